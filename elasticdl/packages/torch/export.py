@@ -246,10 +246,8 @@ class _Served(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def __init__(self, placed: PlacedModel, tables: list[ExportedTable]) -> None:
         super().__init__()
-        # The copy has no weights of tables, because `tables` holds their rows.
-        memo = {id(table.weight): None for table in placed.tables}
         numbers = {id(m): placed.table_of(m) for m in _embeddings(placed.model)}
-        self.model = copy.deepcopy(placed.model, memo)
+        self.model = without_tables(placed)
         self._numbers = {
             id(theirs): numbers[id(ours)]
             for ours, theirs in zip(
@@ -274,8 +272,21 @@ def _layers_without(model: nn.Module) -> list[nn.Module]:
         m
         for m in model.modules()
         if isinstance(m, Embedding | EmbeddingBag | StatisticsTable)
-        and m._parameters.get("weight") is None
+        and "weight" not in m._parameters
     ]
+
+
+def without_tables(placed: PlacedModel) -> nn.Module:
+    """Return a copy of the model for a program, which gets the rows of tables from elsewhere."""
+    # In place of each weight there is an empty tensor, which a model may ask for its device.
+    memo = {id(table.weight): torch.empty(0, table.dim) for table in placed.tables}
+    model = copy.deepcopy(placed.model, memo)
+    empty = {id(tensor) for tensor in memo.values()}
+    for module in model.modules():
+        if id(weight := module._parameters.get("weight")) in empty:
+            del module._parameters["weight"]
+            module.weight = weight
+    return model
 
 
 class _SortedTable(nn.Module):  # type: ignore[misc]  # torch has no types here

@@ -28,7 +28,7 @@ class Model(nn.Module):
         self.out = nn.Linear(6, 1)
 
     def forward(self, features):
-        rows = self.items(features["item"]).flatten(1)
+        rows = self.items(features["item"].to(self.items.weight.device)).flatten(1)
         bags = self.bags(features["words"])
         return {"score": self.out(self.norm(torch.cat([rows, bags], 1)))}
 
