@@ -144,6 +144,35 @@ def test_of_two_ways_to_say_how_rows_begin_the_later_counts(in_job):
     assert layer.weight.given is not None
 
 
+def test_a_model_may_set_padding_to_zeros_as_usual(in_job):
+    layer = Embedding(HUGE, 2, padding_idx=3)
+    with torch.no_grad():
+        nn.init.normal_(layer.weight)
+        layer.weight.data[3].zero_()
+        layer.weight[layer.padding_idx].fill_(0)
+        layer.weight.data[3] = 0
+        nn.init.constant_(layer.weight[3], 0)
+        nn.init.zeros_(tensor=layer.weight[3])
+    assert layer.weight.table_initializer[0] == "normal"
+    with pytest.raises(ModelError, match="sets the row of padding to other values"):
+        layer.weight.data[3] = 1.0
+
+    given = Embedding.from_pretrained(torch.ones(3, 2), padding_idx=2)
+    given.weight.data[-1].zero_()
+    PlacedModel(nn.Sequential(given))
+    assert given.weight.given.tolist() == [[1, 1], [1, 1], [0, 0]]
+
+
+def test_a_layer_is_where_the_model_is_already(in_job):
+    layer = nn.Sequential(Embedding(HUGE, 2))
+    weight = layer[0].weight
+    assert layer.to("cpu").float().cpu().to(torch.float32)[0].weight is weight
+    assert weight.given is None
+    for move in (lambda: layer.to("cuda"), layer.half, layer.double, layer.cuda):
+        with pytest.raises(ModelError, match=r"tables are float32, and --worker_devices says"):
+            move()
+
+
 def test_rows_that_a_table_would_not_have_are_refused(in_job):
     def refused(layer):
         with pytest.raises(ModelError) as error:
