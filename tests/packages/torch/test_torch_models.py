@@ -189,6 +189,27 @@ class Lists(nn.Module):
         return [self.out(x), {"words": words}]
 
 
+def test_a_model_and_a_loss_may_take_their_dicts_apart(new_torch_job):
+    class Taking(Plain):
+        def forward(self, features):
+            return super().forward({"x": features.pop("x")})
+
+    def taking(labels, predictions):
+        return loss(labels.pop("y"), predictions)
+
+    def feed_dict(dataset, mode, metadata):
+        features, labels = feed(dataset, mode, metadata)
+        return features, {"y": labels}
+
+    def losses_of(**functions):
+        columns = make_columns()
+        functions |= {"optimizer": warming}
+        return new_torch_job(columns, 16, **functions).train(columns, 16)
+
+    found = losses_of(model=Taking, feed=feed_dict, loss=taking)
+    assert found == losses_of(model=Plain, feed=feed, loss=loss)
+
+
 def test_features_and_predictions_may_be_lists(new_torch_job):
     def examples(dataset, mode, metadata):
         columns = dataset.columns
