@@ -126,4 +126,5 @@ def _is_small(value: torch.Tensor) -> bool:
     """Say whether a float32 can stand for the integers of a buffer."""
     if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
         return False
-    return not value.numel() or int(value.abs().max()) < EXACT_INTEGERS
+    # PyTorch computes little of unsigned integers, and float64 is exact up to 2**53.
+    return not value.numel() or float(value.to(torch.float64).abs().max()) < EXACT_INTEGERS

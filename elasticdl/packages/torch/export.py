@@ -90,8 +90,15 @@ def check_export(model: nn.Module) -> None:
     Raises:
         ModelError: It cannot.
     """
-    _safetensors()
-    _state_dict(model)
+    save = _safetensors().save
+    for name, value in _state_dict(model).items():
+        try:
+            save({name: torch.empty(0, dtype=value.dtype)})
+        except Exception as error:
+            raise ModelError(
+                f"the model's state {name!r} is {value.dtype}, which a safetensors file cannot "
+                "hold: convert it, or say register_buffer(..., persistent=False)"
+            ) from error
 
 
 def check_weights(model: nn.Module, directory: Path) -> None:
@@ -102,8 +109,16 @@ def check_weights(model: nn.Module, directory: Path) -> None:
     """
     weights, _ = read_export(directory, ASKED)
     for name, value in _state_dict(model).items():
-        if name not in weights or not torch.equal(value.nan_to_num(), weights[name].nan_to_num()):
+        if name not in weights or not _is_same(value, weights[name]):
             raise ModelError(f"{ASKED} has another {name!r} than the model that was trained")
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.is_floating_point() or one.is_complex():
+        # PyTorch says that NaN differs from NaN, and compares no floats of 8 bits.
+        kind = torch.complex128 if one.is_complex() else torch.float64
+        one, other = one.to(kind).nan_to_num(), other.to(kind).nan_to_num()
+    return bool(torch.equal(one, other))
 
 
 def ask(placed: PlacedModel, sample: TorchMinibatch, directory: Path) -> None:

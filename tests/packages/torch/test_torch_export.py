@@ -130,6 +130,32 @@ def test_tables_are_sorted_ids_and_rows_and_the_rest_a_state_dict(export, tmp_pa
     assert words["keys"].tolist() == np.unique(columns["words"]).tolist()
 
 
+class WithConstants(Model):
+    """Has buffers of types that NumPy, or PyTorch on the CPU, knows little of."""
+
+    def __init__(self, *types):
+        super().__init__()
+        for dtype in types:
+            self.register_buffer(f"of_{dtype}".replace(".", "_"), torch.ones(3).to(dtype))
+
+
+def test_buffers_of_rare_types_are_exported(export, tmp_path):
+    types = (torch.uint16, torch.float8_e4m3fn, torch.bfloat16, torch.complex64, torch.bool)
+    export(lambda: WithConstants(*types))
+    assert (tmp_path / "model.pt2").exists()
+
+
+def test_a_type_that_a_file_cannot_hold_is_refused_before_training(new_torch_job, columns):
+    job = new_torch_job(
+        columns, 16, model=lambda: WithConstants(torch.complex128), feed=feed, loss=loss,
+        optimizer=lambda p: torch.optim.Adam(p),
+    )  # fmt: skip
+    with pytest.raises(
+        ModelError, match=r"state 'of_torch_complex128' is torch\.complex128, which"
+    ):
+        job.backend.check_export(False)
+
+
 def test_rows_beside_the_model_are_looked_up_by_whoever_serves_it(export, tmp_path):
     features, expected = export(beside=True)
 
