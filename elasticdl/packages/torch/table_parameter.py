@@ -26,8 +26,8 @@ Distribution = tuple[str, dict[str, float]]
 # These functions need no rows of the table: they ask for its shape and the like.
 _HARMLESS = frozenset(
     {
-        "__get__", "__set__", "__delete__", "size", "dim", "numel", "is_floating_point", "detach",
-        "is_complex", "requires_grad_", "register_hook", "__hash__", "__repr__", "__len__",
+        "__get__", "__set__", "__delete__", "size", "dim", "numel", "is_floating_point",
+        "is_complex", "requires_grad_", "__hash__", "__repr__", "__len__",
         "full_like", "zeros_like", "empty_like", "element_size",
         "_has_compatible_shallow_copy_type",
     }
@@ -112,6 +112,8 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
             if args[1] is not weight:
                 weight._begin_with(func, "copy_", args, kwargs)  # weight.data = rows
             return weight
+        if weight is not None and name == "detach":
+            return weight  # as a state dict has it; a plain tensor would have no values
         if name == "__get__" and attribute == "is_meta":
             return False  # functions of torch.nn.init would do nothing, and say nothing
         if name == "__get__" and attribute == "device":
@@ -127,6 +129,12 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
         if name in _HARMLESS and attribute not in _VIEWS:
             return super().__torch_function__(func, types, args, kwargs)
         owner = weight.owner if weight is not None else "an embedding layer"
+        if "hook" in name:
+            raise ModelError(
+                f"the model calls {name} on the weight of {owner}, which has no gradient in a "
+                "worker, so the hook would never be called: in forward, call register_hook on the "
+                "rows that the layer returns, if rows.requires_grad"
+            )
         raise ModelError(
             f"the model calls {name} on the weight of {owner}, whose table is on the ps replicas: "
             "rows come by calling the layer. Use torch.nn's own layer where all of them are needed "

@@ -173,6 +173,12 @@ def test_a_layer_is_where_the_model_is_already(in_job):
             move()
 
 
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_a_gradient_that_no_worker_has_are_refused(in_job, register):
+    with pytest.raises(ModelError, match=rf"{register} .* would never be called: in forward"):
+        getattr(Embedding(3, 2).weight, register)(lambda gradient: gradient * 2)
+
+
 def test_rows_that_a_table_would_not_have_are_refused(in_job):
     def refused(layer):
         with pytest.raises(ModelError) as error:
@@ -195,6 +201,7 @@ USES = {
     "a row": lambda layer: layer.weight[3],
     "all rows": lambda layer: torch.ones(2, 16) @ layer.weight.T,
     "a sum": lambda layer: layer.weight.sum(),
+    "a detached sum": lambda layer: layer.weight.detach().sum(),
 }
 
 
