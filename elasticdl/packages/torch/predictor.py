@@ -18,7 +18,13 @@ from elasticdl.packages.torch.export import read_export
 from elasticdl.packages.torch.feed import Feed, TorchMinibatch
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import PlacedModel
-from elasticdl.packages.torch.structures import Nested, as_array, map_leaves, without_none
+from elasticdl.packages.torch.structures import (
+    Nested,
+    as_array,
+    map_leaves,
+    map_outputs,
+    without_none,
+)
 from elasticdl.packages.torch.table_parameter import TableParameter
 
 _CPU = Device()
@@ -111,6 +117,6 @@ class ExportedPredictor(ComposedPredictor):
         with torch.no_grad():
             features = TorchMinibatch.of(minibatch).features
             outputs = placed.call(features, look_up, training=False)
-        return map_leaves(
+        return map_outputs(
             lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, outputs
         )

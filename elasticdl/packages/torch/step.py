@@ -17,7 +17,13 @@ from elasticdl.packages.torch.lookups import GivenRows
 from elasticdl.packages.torch.loss import MinibatchLoss
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import PlacedModel
-from elasticdl.packages.torch.structures import Nested, as_array, map_leaves, without_none
+from elasticdl.packages.torch.structures import (
+    Nested,
+    as_array,
+    map_leaves,
+    map_outputs,
+    without_none,
+)
 from elasticdl.packages.torch.trial import FixedParameters
 
 
@@ -72,7 +78,7 @@ class TorchStep:
             row_grads=given.gradients(self._clipped),
             dense_grad=placed.gradient(self._clipped),
             state_delta=state_delta,
-            predictions=map_leaves(_detached, outputs),
+            predictions=map_outputs(_detached, outputs),
         )
 
     def _forward(self, minibatch: TorchMinibatch, given: GivenRows) -> tuple[Nested, torch.Tensor]:
@@ -104,7 +110,7 @@ class TorchStep:
             given = GivenRows(placed, minibatch, rows, grad=False)
             outputs = placed.call(minibatch.features, given, training=False)
         given.check()
-        return map_leaves(_detached, outputs)
+        return map_outputs(_detached, outputs)
 
     def predict(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +29,24 @@ def map_leaves(function: Callable[[torch.Tensor], object], value: Nested) -> Nes
         return [map_leaves(function, part) for part in value]
     leaf: torch.Tensor = function(value)
     return leaf
+
+
+def map_outputs(function: Callable[[torch.Tensor], object], value: Nested) -> Nested:
+    """Return `map_leaves` of a model's outputs, with dicts of the model's own types.
+
+    A loss or a metric may say `predictions.logits` of a dict that has such attributes.
+    """
+    if not isinstance(value, Mapping) or type(value) is dict:
+        return map_leaves(function, value)
+    parts = {key: map_outputs(function, part) for key, part in value.items()}
+    try:
+        made: Any = copy.copy(value)
+        for key, part in parts.items():
+            made[key] = part
+    except Exception:  # of a type that is not to be changed
+        return parts
+    own: Nested = made
+    return own
 
 
 def leaves(value: Nested) -> Iterator[torch.Tensor]:

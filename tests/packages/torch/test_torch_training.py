@@ -1,5 +1,6 @@
 """A PyTorch model trained through the seam and the store is that of PyTorch's own loop."""
 
+import collections
 import types
 
 import numpy as np
@@ -276,6 +277,31 @@ def test_outputs_beside_the_predictions_change_no_metric(new_torch_job):
         assert found == pytest.approx(job.evaluate(columns, 64)["whole"], rel=1e-5)
     [predicted] = job_of(Beside, "score").predictions(columns, 64)
     assert predicted.keys() == {"score"}
+
+
+class Output(collections.OrderedDict):
+    """A dict with attributes, as models of other libraries return it."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error
+
+
+def test_a_metric_and_the_loss_of_an_evaluation_get_what_the_model_returns(new_torch_job):
+    class Named(Net):
+        def forward(self, features):
+            return Output(logits=super().forward(features))
+
+    job = new_torch_job(
+        make_columns(), 32, model=Named, feed=feed, optimizer=OPTIMIZERS["SGD"],
+        loss=lambda labels, predictions: loss(labels, predictions.logits),
+        eval_metrics_fn=lambda: {"mean": lambda y, predictions: predictions.logits},
+    )  # fmt: skip
+    assert job.evaluate(make_columns(), 32).keys() == {"mean", "loss"}
+    [predicted] = job.predictions(make_columns(), 64)
+    assert type(predicted) is dict
 
 
 def test_a_collection_of_metrics_is_refused_before_training(new_torch_job):
