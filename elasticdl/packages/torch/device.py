@@ -67,7 +67,11 @@ class Device:
                 torch.cuda.manual_seed(seed)
 
     def _sent(self, tensor: Tensor) -> Tensor:
-        if self.is_cpu or tensor.device != torch.device(CPU):
+        if self.is_cpu:
+            # The receiver may call requires_grad_() on it, which is for one call alone.
+            may_grow = tensor.is_floating_point() or tensor.is_complex()
+            return tensor.detach() if may_grow else tensor
+        if tensor.device != torch.device(CPU):
             return tensor
         return tensor.pin_memory().to(self.torch, non_blocking=True)
 

@@ -407,6 +407,8 @@ def _remedy(error: Exception, features: Nested) -> str:
             "; the last minibatch of a file or task may have one record, of which batch norm "
             "knows no variance: choose another --minibatch_size"
         )
+    if isinstance(error, RuntimeError) and "does not require grad" in str(error):
+        return "; evaluations have no gradients: compute those of forward in torch.enable_grad()"
     if isinstance(error, RuntimeError) and "a leaf Variable" in str(error):
         return "; in training alone the model changes in place what it has looked up: x = x + ..."
     doubles = (getattr(leaf, "dtype", None) == torch.float64 for leaf in leaves(features))

@@ -127,6 +127,21 @@ class Normalized(nn.Module):
         return self.out(torch.tanh(self.hidden(features["x"])))
 
 
+class OfDerivatives(nn.Module):
+    """Has the derivative of one net, with respect to its input, among its outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.field, self.out = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 2)
+
+    def forward(self, features):
+        x = features["x"].requires_grad_()
+        with torch.enable_grad():
+            field = torch.tanh(self.field(x)).sum()
+            (slope,) = torch.autograd.grad(field, x, create_graph=True)
+        return self.out(x + slope)
+
+
 def warming(parameters):
     # Adam would make steps of the rounding errors of gradients that are 0: those of biases before
     # a batch norm, and of the keys' biases in attention.
@@ -136,7 +151,7 @@ def warming(parameters):
 
 
 @pytest.mark.parametrize(
-    "model", [Transformer, Convolutional, Recurrent, FrozenAndTied, Normalized]
+    "model", [Transformer, Convolutional, Recurrent, FrozenAndTied, Normalized, OfDerivatives]
 )
 def test_a_model_trains_as_in_a_plain_loop(model, new_torch_job):
     columns = make_columns()
@@ -387,6 +402,13 @@ class NoBackward(Plain):
         return WithoutBackward.apply(super().forward(features))
 
 
+class WithoutGrad(Plain):
+    def forward(self, features):
+        x = features["x"].detach().requires_grad_()
+        (slope,) = torch.autograd.grad(super().forward({"x": x}).sum(), x)
+        return super().forward({"x": slope})
+
+
 def doubles(dataset, mode, metadata):
     return {"x": dataset.columns["x"].astype(np.float64)}, dataset.columns["y"]
 
@@ -454,6 +476,10 @@ REFUSED = {
     "arguments": ({"model": TwoArguments}, "forward is given one argument, all that feed"),
     "checkpoint": ({"model": Checkpointed}, "not in what torch.utils.checkpoint computes again"),
     "backward": ({"model": NoBackward}, r"loss.backward\(\) raised ValueError: not written"),
+    "derivative": (
+        {"model": WithoutGrad},
+        r"evaluations have no gradients: compute those of forward in torch\.enable_grad",
+    ),
     "double": ({"feed": doubles}, r'parameters are float32: .astype\("float32"\) in feed'),
     "momentum": ({"optimizer": cyclic}, "OneCycleLR changes momentum .* cycle_momentum=False"),
 }
