@@ -358,8 +358,18 @@ class Optimizer:
         """
         self._controller._hand_in(loss, grads_and_vars)
 
-    def zero_grad(self) -> None:
-        """Clear the gradients of a PyTorch model; each minibatch begins without gradients."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of a PyTorch model; each minibatch begins without gradients.
+
+        Raises:
+            ModelError: Gradients of zero are asked for.
+        """
+        if not set_to_none:
+            raise ModelError(
+                "zero_grad(set_to_none=False): expected set_to_none=True, as PyTorch has it by "
+                "default: a parameter without a gradient is left as it is, and with a gradient of "
+                "zero momentum and decay would change it"
+            )
         self._controller._zero_grad()
 
 

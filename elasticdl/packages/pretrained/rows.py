@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import struct
 import tempfile
 import zipfile
@@ -103,7 +104,7 @@ def read_rows(file: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float3
         for keys, rows in READERS[file.suffix](file):
             yield _checked(file, first, keys, rows)
             first += len(keys)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{file}: its pretrained rows cannot be read: {type(error).__name__}: {error}"
         ) from error
@@ -223,8 +224,19 @@ def _read_safetensors(file: Path) -> Iterator[Chunk]:
                 f"{file}: tensor {name!r} has dtype {described['dtype']}, expected one of "
                 f"{', '.join(SAFETENSORS_DTYPES)}"
             )
-        start = 8 + length + described["data_offsets"][0]
+        start, end = described["data_offsets"]
         shape = tuple(described["shape"])
+        room = file.stat().st_size - 8 - length
+        # These numbers come from the file, too: they must not lead outside of its data.
+        if (
+            not 0 <= start <= end <= room
+            or end - start != math.prod(shape) * np.dtype(dtype).itemsize
+        ):
+            raise DataError(
+                f"{file}: tensor {name!r} of shape {shape} has the offsets {start} and {end} in "
+                f"{room} bytes of data; expected a safetensors file, found another or a torn one"
+            )
+        start += 8 + length
         return np.memmap(file, dtype, "r", start, shape) if 0 not in shape else np.empty(shape)
 
     yield from _chunks(file, *_both(file, header, tensor))
@@ -245,6 +257,7 @@ def _read_parquet(file: Path) -> Iterator[Chunk]:
         names = parquet.schema_arrow.names
         if not {"key", "weights"} <= set(names):
             raise DataError(f"{file}: expected columns key and weights, found {', '.join(names)}")
+        _check_types(file, *(parquet.schema_arrow.field(name).type for name in ("key", "weights")))
         first, dim = 0, None
         for batch in parquet.iter_batches(CHUNK_ROWS, columns=["key", "weights"]):
             weights = batch.column("weights")
@@ -256,9 +269,28 @@ def _read_parquet(file: Path) -> Iterator[Chunk]:
                     f"{file}: row {first + row} has {max(lengths[row], 0)} weights, those before "
                     f"have {dim}"
                 )
+            keys = batch.column("key")
+            if keys.null_count:
+                missing = int(keys.is_null().to_numpy(zero_copy_only=False).argmax())
+                raise DataError(f"{file}: row {first + missing} has no key")
             rows = weights.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
-            yield batch.column("key").to_numpy(zero_copy_only=False), rows
+            yield keys.to_numpy(zero_copy_only=False), rows
             first += len(lengths)
+
+
+def _check_types(file: Path, key: Any, weights: Any) -> None:
+    from pyarrow import types
+
+    is_list = types.is_list(weights) or types.is_large_list(weights)
+    is_list = is_list or types.is_fixed_size_list(weights)
+    is_number = is_list and (
+        types.is_floating(weights.value_type) or types.is_integer(weights.value_type)
+    )
+    if not (types.is_integer(key) and is_number):
+        raise DataError(
+            f"{file}: expected a column key of integers and a column weights of lists of floats, "
+            f"found key of {key} and weights of {weights}"
+        )
 
 
 READERS: dict[str, Callable[[Path], Iterator[Chunk]]] = {

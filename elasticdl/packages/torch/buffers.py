@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,8 @@ from elasticdl.packages.torch.device import Device
 from elasticdl.packages.torch.trial import UntrainedState
 
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
+Place = tuple[str, nn.Module, str]
+"""A name of a buffer, its module, and the key there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +22,15 @@ class Buffer:
     """A value that crosses in the state vector, and its place among the buffers of the model.
 
     A parameter that is not trained and that steps change, as a teacher's, is one too.
+
+    also: The other places of the same tensor: name, module and key.
     """
 
     name: str
     module: nn.Module
     key: str
     value: torch.Tensor
+    also: tuple[Place, ...] = ()
     is_parameter: bool = False
 
     @property
@@ -36,13 +42,27 @@ class Buffer:
         return found
 
     def put(self, flat: torch.Tensor) -> None:
-        """Give the module a tensor of this backend, with these values."""
+        """Give the module, or all that share it, a tensor of this backend, with these values."""
         self.value.copy_(flat.view(self.value.shape))
         self._register[self.key] = self.value
+        for _, module, key in self.also:
+            module._buffers[key] = self.value
 
     def current(self) -> torch.Tensor:
-        """Return what the module has now, flat, as float32."""
-        return self._register[self.key].detach().reshape(-1).to(torch.float32)
+        """Return what the module has now, flat, as float32.
+
+        Raises:
+            ModelError: A step has made two tensors of one that modules share.
+        """
+        now = self._register[self.key]
+        for other, module, key in self.also:
+            if module._buffers[key] is not now:
+                raise ModelError(
+                    f"the buffers {self.name!r} and {other!r} are one tensor, and training puts "
+                    "another one in the place of one of them: change it in place (.copy_, .add_), "
+                    "or give each module its own by .clone()"
+                )
+        return now.detach().reshape(-1).to(torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +89,18 @@ def sorted_buffers(
     model: nn.Module, carried: UntrainedState, device: Device
 ) -> tuple[list[Buffer], list[Constant]]:
     """Return the buffers of a model, and of the loss, that a step may change, and the others."""
-    buffers, constants, seen = [], [], set()
-    roots = [("", model), *carried.of_loss]
-    for path, module in (
-        found for name, root in roots for found in root.named_modules(prefix=name)
-    ):
-        for key, value in module._buffers.items():
-            if value is None or id(value) in seen:
-                continue
-            name = f"{path}.{key}" if path else key
-            if value.dtype == torch.float32 or _is_small(value):
-                own = value.detach().to(
-                    device.torch, copy=True, memory_format=torch.contiguous_format
-                )
-                module._buffers[key] = own
-                seen.add(id(own))
-                buffers.append(Buffer(name, module, key, own))
-            else:
-                module._buffers[key] = value = value.to(device.torch)
-                constants.append(Constant(name, module, key, value, value._version))
-            seen.add(id(value))
+    buffers, constants = [], []
+    for places in _places([("", model), *carried.of_loss]):
+        (name, module, key), *others = places
+        value = module._buffers[key]
+        if value.dtype == torch.float32 or _is_small(value):
+            own = value.detach().to(device.torch, copy=True, memory_format=torch.contiguous_format)
+            buffers.append(Buffer(name, module, key, own, tuple(others)))
+        else:
+            own = value.to(device.torch)
+            constants += [Constant(*place, own, own._version) for place in places]
+        for _, module, key in places:  # one tensor of several modules stays one
+            module._buffers[key] = own
     for name in sorted(carried.parameters):
         path, _, key = name.rpartition(".")
         parameter = model.get_parameter(name)
@@ -99,8 +111,20 @@ def sorted_buffers(
     return buffers, constants
 
 
+def _places(roots: Sequence[tuple[str, nn.Module]]) -> Iterable[list[Place]]:
+    """Return the places of each tensor that is a buffer."""
+    found: dict[int, list[Place]] = {}
+    for path, module in (each for name, root in roots for each in root.named_modules(prefix=name)):
+        for key, value in module._buffers.items():
+            if value is not None:
+                name = f"{path}.{key}" if path else key
+                found.setdefault(id(value), []).append((name, module, key))
+    return found.values()
+
+
 def _is_small(value: torch.Tensor) -> bool:
     """Say whether a float32 can stand for the integers of a buffer."""
     if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
         return False
-    return not value.numel() or int(value.abs().max()) < EXACT_INTEGERS
+    # PyTorch computes little of unsigned integers, and float64 is exact up to 2**53.
+    return not value.numel() or float(value.to(torch.float64).abs().max()) < EXACT_INTEGERS

@@ -49,13 +49,14 @@ class _Rows:
     apart.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, placed: PlacedModel) -> None:
+        self._placed = placed
         self.given: Sequence[torch.Tensor] = ()
         self.asked: list[tuple[nn.Module, torch.Tensor]] = []
 
     def __call__(self, layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         self.asked.append((layer, ids))
-        return self.given[len(self.asked) - 1]
+        return self._placed.given(self.given[len(self.asked) - 1])
 
 
 class CompiledStep:
@@ -75,7 +76,7 @@ class CompiledStep:
         # The tracer asks for `.grad` of tensors between two parts of a model that it breaks off.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._placed, self._loss = placed, loss
-        self._rows = rows = _Rows()
+        self._rows = rows = _Rows(placed)
         model, bare_loss = placed.model, loss.bare
 
         def compute(

@@ -42,9 +42,7 @@ class Device:
         return tensor if self.is_cpu else self._sent(tensor)
 
     def moved(self, structure: Nested) -> Nested:
-        """Return a structure with its tensors here."""
-        if self.is_cpu:
-            return structure
+        """Return a structure with its tensors here; its dicts and lists are the receiver's own."""
         return map_leaves(
             lambda leaf: self._sent(leaf) if isinstance(leaf, torch.Tensor) else leaf, structure
         )
@@ -69,6 +67,10 @@ class Device:
                 torch.cuda.manual_seed(seed)
 
     def _sent(self, tensor: Tensor) -> Tensor:
+        if self.is_cpu:
+            # The receiver may call requires_grad_() on it, which is for one call alone.
+            may_grow = tensor.is_floating_point() or tensor.is_complex()
+            return tensor.detach() if may_grow else tensor
         if tensor.device != torch.device(CPU):
             return tensor
         return tensor.pin_memory().to(self.torch, non_blocking=True)

@@ -90,8 +90,15 @@ def check_export(model: nn.Module) -> None:
     Raises:
         ModelError: It cannot.
     """
-    _safetensors()
-    _state_dict(model)
+    save = _safetensors().save
+    for name, value in _state_dict(model).items():
+        try:
+            save({name: torch.empty(0, dtype=value.dtype)})
+        except Exception as error:
+            raise ModelError(
+                f"the model's state {name!r} is {value.dtype}, which a safetensors file cannot "
+                "hold: convert it, or say register_buffer(..., persistent=False)"
+            ) from error
 
 
 def check_weights(model: nn.Module, directory: Path) -> None:
@@ -102,8 +109,16 @@ def check_weights(model: nn.Module, directory: Path) -> None:
     """
     weights, _ = read_export(directory, ASKED)
     for name, value in _state_dict(model).items():
-        if name not in weights or not torch.equal(value.nan_to_num(), weights[name].nan_to_num()):
+        if name not in weights or not _is_same(value, weights[name]):
             raise ModelError(f"{ASKED} has another {name!r} than the model that was trained")
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.is_floating_point() or one.is_complex():
+        # PyTorch says that NaN differs from NaN, and compares no floats of 8 bits.
+        kind = torch.complex128 if one.is_complex() else torch.float64
+        one, other = one.to(kind).nan_to_num(), other.to(kind).nan_to_num()
+    return bool(torch.equal(one, other))
 
 
 def ask(placed: PlacedModel, sample: TorchMinibatch, directory: Path) -> None:
@@ -246,10 +261,8 @@ class _Served(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def __init__(self, placed: PlacedModel, tables: list[ExportedTable]) -> None:
         super().__init__()
-        # The copy has no weights of tables, because `tables` holds their rows.
-        memo = {id(table.weight): None for table in placed.tables}
         numbers = {id(m): placed.table_of(m) for m in _embeddings(placed.model)}
-        self.model = copy.deepcopy(placed.model, memo)
+        self.model = without_tables(placed)
         self._numbers = {
             id(theirs): numbers[id(ours)]
             for ours, theirs in zip(
@@ -274,8 +287,21 @@ def _layers_without(model: nn.Module) -> list[nn.Module]:
         m
         for m in model.modules()
         if isinstance(m, Embedding | EmbeddingBag | StatisticsTable)
-        and m._parameters.get("weight") is None
+        and "weight" not in m._parameters
     ]
+
+
+def without_tables(placed: PlacedModel) -> nn.Module:
+    """Return a copy of the model for a program, which gets the rows of tables from elsewhere."""
+    # In place of each weight there is an empty tensor, which a model may ask for its device.
+    memo = {id(table.weight): torch.empty(0, table.dim) for table in placed.tables}
+    model = copy.deepcopy(placed.model, memo)
+    empty = {id(tensor) for tensor in memo.values()}
+    for module in model.modules():
+        if id(weight := module._parameters.get("weight")) in empty:
+            del module._parameters["weight"]
+            module.weight = weight
+    return model
 
 
 class _SortedTable(nn.Module):  # type: ignore[misc]  # torch has no types here

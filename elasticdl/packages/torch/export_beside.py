@@ -6,7 +6,6 @@ The files are the same as for a Keras model. In place of a SavedModel there are 
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.packages.frameworks.lookup import looking_up, serving
 from elasticdl.packages.frameworks.user_code import user_code
-from elasticdl.packages.torch.export import export_weights, twice
+from elasticdl.packages.torch.export import export_weights, twice, without_tables
 from elasticdl.packages.torch.feed import TorchMinibatch
 from elasticdl.packages.torch.model import PlacedModel
 from elasticdl.packages.torch.structures import Nested, leaves, map_leaves
@@ -92,7 +91,7 @@ class _Ids(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def __init__(self, placed: PlacedModel) -> None:
         super().__init__()
-        self.model = _without_tables(placed)
+        self.model = without_tables(placed)
 
     def forward(self, features: Nested) -> list[torch.Tensor]:
         """Return the ids, in the order of the lookups."""
@@ -112,18 +111,14 @@ class _Score(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def __init__(self, placed: PlacedModel) -> None:
         super().__init__()
-        self.model = _without_tables(placed)
+        self.model = without_tables(placed)
+        self._given = placed.given
 
     def forward(self, features: Nested, rows: list[torch.Tensor]) -> Nested:
         """Return the model's outputs."""
-        given = iter(rows)
+        given = map(self._given, rows)
         with serving(), looking_up(lambda layer, ids: next(given)):
             return self.model(features)
-
-
-def _without_tables(placed: PlacedModel) -> nn.Module:
-    # The program takes rows as inputs, so it has no weights of tables.
-    return copy.deepcopy(placed.model, {id(table.weight): None for table in placed.tables})
 
 
 def _dims(placed: PlacedModel) -> list[int]:

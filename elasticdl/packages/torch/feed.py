@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -236,18 +237,26 @@ class _MapStyle(_Examples):
         # A DataLoader of PyTorch asks for a whole batch by this method, if a dataset has it.
         fetch = getattr(self._dataset, "__getitems__", None)
         if fetch is not None:
-            return _collated(self._collate, fetch(indices.tolist()))
-        return _collated(self._collate, [self._example(index) for index in indices.tolist()])
+            with self._telling(f"{len(indices)} examples"):
+                found = fetch(indices.tolist())
+        else:
+            found = [self._example(index) for index in indices.tolist()]
+        return _collated(self._collate, found)
 
     def _example(self, index: int) -> object:
-        try:
+        with self._telling(f"example {index}"):
             return self._dataset[index]
+
+    @contextmanager
+    def _telling(self, which: str) -> Iterator[None]:
+        try:
+            yield
         except ElasticdlError:
             raise
         except Exception as error:
             what = type(self._dataset).__name__
             raise DataError(
-                f"example {index} of the {what} that feed() returns for a task: "
+                f"{which} of the {what} that feed() returns for a task: "
                 f"{type(error).__name__}: {error} ({place_of(error)})"
             ) from error
 

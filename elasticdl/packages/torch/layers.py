@@ -79,6 +79,7 @@ class _Table:
 
     num_embeddings: int | None
     embedding_dim: int
+    padding_idx: int | None
     weight: torch.Tensor
 
     def _on_ps(
@@ -139,7 +140,9 @@ class _Table:
 
     def _placed_weight(self, what: str, given: torch.Tensor | None, freeze: bool) -> TableParameter:
         rows = self.num_embeddings or 0
-        weight = TableParameter.of(what, rows, self.embedding_dim, self._initializer)
+        weight = TableParameter.of(
+            what, rows, self.embedding_dim, self._initializer, self.padding_idx
+        )
         if given is not None:
             weight._begin_with(torch.Tensor.copy_, "copy_", (weight, given), {})
         weight.requires_grad_(not freeze)

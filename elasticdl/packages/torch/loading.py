@@ -32,6 +32,11 @@ class TaskBatches(Sampler):  # type: ignore[misc]  # torch has no types here
         return loading
 
 
+def _sampler_of(loader: DataLoader) -> object:
+    """Return what gives the minibatches of a loader: with batch_size=None its sampler does."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 class Loading:
     """Has a loader go through one task after the other; its processes stay."""
 
@@ -46,15 +51,17 @@ class Loading:
         Raises:
             ModelError: The loader would give something else, or begin processes for each task.
         """
-        if not isinstance(loader, DataLoader) or batches not in (
-            loader.batch_sampler,
-            loader.sampler,
-        ):
+        if not isinstance(loader, DataLoader) or _sampler_of(loader) is not batches:
             found = type(loader).__name__
             raise ModelError(
                 "minibatches(loader): expected a torch.utils.data.DataLoader(dataset, "
                 "batch_sampler=controller.batches(), ...), found "
                 f"{'one on another sampler' if isinstance(loader, DataLoader) else found}"
+            )
+        if not loader.in_order:
+            raise ModelError(
+                "minibatches(loader): the job counts the minibatches in their order; leave out "
+                "in_order=False"
             )
         if loader.num_workers and not loader.persistent_workers:
             raise ModelError(

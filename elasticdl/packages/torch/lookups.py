@@ -214,7 +214,7 @@ class GivenRows:
         else:  # to read them now would have the GPU waited for in the middle of its step
             self._unchecked.append((table, ids, expected))
         self._next += 1
-        return self.rows[number]
+        return self._placed.given(self.rows[number])
 
     def check(self) -> None:
         """Compare the ids that were not compared when they were asked for.

@@ -9,6 +9,7 @@ from typing import Protocol, TypeGuard
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from elasticdl.backends.average import Average, mean
 from elasticdl.backends.call_order import Tell, swapped, takes_predictions_first, told_nobody
@@ -16,7 +17,7 @@ from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.torch.loss import is_of_torch
-from elasticdl.packages.torch.structures import Nested, as_array, leaves
+from elasticdl.packages.torch.structures import Nested, as_array
 
 State = list[NDArray[np.float64]]
 
@@ -30,8 +31,8 @@ class Metric(Protocol):
         """Forget all minibatches."""
         ...
 
-    def update(self, labels: Nested, predictions: Nested) -> None:
-        """Add a minibatch."""
+    def update(self, labels: Nested, predictions: Nested, num_records: int) -> None:
+        """Add a minibatch of so many records."""
         ...
 
     def state(self) -> State:
@@ -62,10 +63,9 @@ class FunctionMetric:
         """See `Metric`."""
         self._average = Average(self._name)
 
-    def update(self, labels: Nested, predictions: Nested) -> None:
+    def update(self, labels: Nested, predictions: Nested, num_records: int) -> None:
         """See `Metric`."""
-        values = as_array(self._function(labels, predictions))
-        self._average.add(values, _num_records(predictions))
+        self._average.add(as_array(self._function(labels, predictions)), num_records)
 
     def state(self) -> State:
         """See `Metric`."""
@@ -118,7 +118,7 @@ class TorchMetric:
         """See `Metric`."""
         self._metric.reset()
 
-    def update(self, labels: Nested, predictions: Nested) -> None:
+    def update(self, labels: Nested, predictions: Nested, num_records: int) -> None:
         """See `Metric`."""
         pair = (predictions, labels) if self._predictions_first else (labels, predictions)
         self._metric.update(*pair)
@@ -165,8 +165,8 @@ class Metrics:
         for metric in self._metrics.values():
             metric.reset()
 
-    def update(self, labels: Nested, predictions: Nested) -> None:
-        """Add a minibatch.
+    def update(self, labels: Nested, predictions: Nested, num_records: int) -> None:
+        """Add a minibatch of so many records.
 
         Raises:
             ModelError: A metric raised; names it.
@@ -174,7 +174,7 @@ class Metrics:
         with torch.no_grad():
             for name, metric in self._metrics.items():
                 with user_code(f"metric {name!r}"):
-                    metric.update(labels, predictions)
+                    metric.update(labels, predictions, num_records)
 
     def directions(self) -> dict[str, str | None]:
         """Return whether less ("min") or more ("max") of each is better; None: nobody knows."""
@@ -199,6 +199,11 @@ def _is_of_sums(metric: object) -> TypeGuard[SumMetric]:
 
 
 def _metric(name: str, metric: object, tell: Tell) -> Metric:
+    if isinstance(metric, nn.ModuleDict):  # a MetricCollection of torchmetrics
+        raise ModelError(
+            f"metric {name!r} is a {type(metric).__name__} of several: let eval_metrics_fn return "
+            "each of them by its own name, as dict(collection.items()) has them"
+        )
     is_usual = _is_of_sums(metric) or is_of_torch(metric)
     is_swapped = takes_predictions_first(metric, f"metric {name}", tell, is_usual)
     if _is_of_sums(metric):
@@ -209,8 +214,3 @@ def _metric(name: str, metric: object, tell: Tell) -> Metric:
         f"metric {name!r} must be a function of (labels, predictions) or a metric of torchmetrics, "
         f"found {type(metric).__name__}"
     )
-
-
-def _num_records(predictions: Nested) -> int:
-    first = next(leaves(predictions))
-    return int(first.shape[0]) if first.dim() else 1

@@ -26,10 +26,10 @@ from elasticdl.packages.frameworks.lookup import looking_up
 from elasticdl.packages.frameworks.towers import towers_elsewhere
 from elasticdl.packages.torch.buffers import sorted_buffers
 from elasticdl.packages.torch.device import Device
-from elasticdl.packages.torch.layers import Remote, StatisticsTable
+from elasticdl.packages.torch.layers import Embedding, EmbeddingBag, Remote, StatisticsTable
 from elasticdl.packages.torch.optimizer import Rules
 from elasticdl.packages.torch.structures import Nested, describe, leaves
-from elasticdl.packages.torch.table_parameter import TableParameter
+from elasticdl.packages.torch.table_parameter import TableParameter, computed_on
 from elasticdl.packages.torch.trial import UntrainedState, keeping_parameters, leaving_no_trace
 
 Lookup = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -102,6 +102,7 @@ class PlacedModel:
         tables: The tables of the embedding layers.
         towers: The towers that are computed elsewhere.
         sites: The number among `sources` of each call of an embedding layer or tower, in order.
+        changes_rows: Whether the model changes what it has looked up in place.
         parameters: (name, parameter) of what is dense.
     """
 
@@ -112,6 +113,7 @@ class PlacedModel:
         self._table_of = {id(t.weight): k for k, t in enumerate(self.tables)}
         self.towers: tuple[TowerOutputs, ...] = ()
         self.sites: tuple[int, ...] = ()
+        self.changes_rows = False
         if features is not None:
             self._meet(features)
         self._carried = UntrainedState()
@@ -315,7 +317,8 @@ class PlacedModel:
         # PyTorch counts the changes of a tensor in place in its `_version`.
         versions = [(leaf, leaf._version) for leaf in leaves(features) if _has_version(leaf)]
         elsewhere = towers_elsewhere(bool(self.towers))
-        with looking_up(lookup), elsewhere, explaining(features):
+        here = computed_on(self.device.torch)
+        with looking_up(lookup), elsewhere, here, explaining(features):
             outputs = (model or self.model)(features)
         if any(leaf._version != version for leaf, version in versions):
             raise ModelError(
@@ -326,15 +329,22 @@ class PlacedModel:
 
     def _meet(self, features: Nested) -> None:
         """Call the model once with rows of zeros: lazy parameters come to be, sites are found."""
-        met: list[int] = []
+        met: list[tuple[int, torch.Tensor]] = []
 
         def meet(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-            met.append(self.table_of(layer))
-            return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
+            rows = torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
+            met.append((self.table_of(layer), rows))
+            return rows
 
         with torch.no_grad(), leaving_no_trace(self.model, None), keeping_parameters(self.model):
             self.call(features, meet, training=False)
-        self.sites = tuple(met)
+        self.sites = tuple(table for table, _ in met)
+        self.changes_rows = any(rows._version for _, rows in met)
+
+    def given(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what a layer gives of looked up rows; the model may do with it as in PyTorch."""
+        # The rows themselves are leaves of the graph, which may not be changed in place.
+        return rows.clone() if self.changes_rows else rows
 
     def copied(self, shares_values: bool) -> PlacedModel:
         """Return the model once more, for another thread.
@@ -392,6 +402,15 @@ def _remedy(error: Exception, features: Nested) -> str:
             "; make tensors in forward on the device of the features, and constants in __init__ "
             "by register_buffer"
         )
+    if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
+        return (
+            "; the last minibatch of a file or task may have one record, of which batch norm "
+            "knows no variance: choose another --minibatch_size"
+        )
+    if isinstance(error, RuntimeError) and "does not require grad" in str(error):
+        return "; evaluations have no gradients: compute those of forward in torch.enable_grad()"
+    if isinstance(error, RuntimeError) and "a leaf Variable" in str(error):
+        return "; in training alone the model changes in place what it has looked up: x = x + ..."
     doubles = (getattr(leaf, "dtype", None) == torch.float64 for leaf in leaves(features))
     if isinstance(error, RuntimeError) and "dtype" in str(error) and any(doubles):
         return '; NumPy makes float64, parameters are float32: .astype("float32") in feed'
@@ -429,9 +448,13 @@ def _tables(model: nn.Module) -> Iterator[LayerTable]:
     seen: set[int] = set()
     names_of: dict[str, str] = {}  # a layer comes before its statistics
     for path, module in model.named_modules():
+        if "_orig_mod" in getattr(module, "_modules", {}):
+            _refuse_compiled(path, module)
         weight = getattr(module, "_parameters", {}).get("weight")
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             _check_plain(path, module)
+        if isinstance(module, Embedding | EmbeddingBag):
+            _check_weight(path, module)
         if not isinstance(weight, TableParameter) or id(weight) in seen:
             continue
         seen.add(id(weight))
@@ -447,6 +470,15 @@ def _tables(model: nn.Module) -> Iterator[LayerTable]:
         yield LayerTable(name, module)
 
 
+def _refuse_compiled(path: str, module: nn.Module) -> None:
+    """Refuse a result of `torch.compile` that has tables: the tracer reads all that it meets."""
+    if any(isinstance(parameter, TableParameter) for parameter in module.parameters()):
+        raise ModelError(
+            f"{path or 'the model'}: torch.compile was called on a module with tables, whose rows "
+            "it would have to read; return the module itself: --torch_compile compiles its steps"
+        )
+
+
 def _with_statistics(tables: tuple[LayerTable, ...]) -> tuple[LayerTable, ...]:
     """Tell each table where the statistics of its ids are."""
     numbers = {id(table.layer): number for number, table in enumerate(tables)}
@@ -456,6 +488,30 @@ def _with_statistics(tables: tuple[LayerTable, ...]) -> tuple[LayerTable, ...]:
         return of_layer and KeptStatistics(numbers[id(of_layer)], of_layer.said)
 
     return tuple(replace(table, kept=kept_of(table.layer)) for table in tables)
+
+
+def _check_weight(path: str, layer: nn.Module) -> None:
+    """Refuse rows that the model sets in a way that the table would not have.
+
+    Raises:
+        ModelError: The layer has another weight, or a row for its padding.
+    """
+    weight, padding = layer.weight, layer.padding_idx
+    if not isinstance(weight, TableParameter):
+        if not layer._is_of_job:
+            return  # a script's, which has all rows itself
+        raise ModelError(
+            f"{path}: the model has put another weight in the place of the layer's own, which "
+            "stands for the table on the ps replicas; to say how all rows begin, use "
+            f"{type(layer).__name__}.from_pretrained(rows, freeze=False) or weight.data = rows"
+        )
+    # In PyTorch a bag leaves padding out, and an Embedding gives the row that it has.
+    gives_row = isinstance(layer, nn.Embedding) and padding is not None
+    if gives_row and weight.given is not None and weight.given[padding].any():
+        raise ModelError(
+            f"{path}: padding gives zeros here, and the rows that the model sets have another row "
+            f"for padding_idx={padding}; set that row to zeros, or leave padding_idx out"
+        )
 
 
 def _check_plain(path: str, module: nn.Module) -> None:

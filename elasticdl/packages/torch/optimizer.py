@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,9 @@ REFUSED_KINDS = {
 }
 _LOOKED_AHEAD = 200  # updates
 # These settings change how PyTorch computes, and not the result.
-_NO_MATTER = frozenset({"foreach", "fused", "capturable", "params", "lr", "initial_lr"})
+_NO_MATTER = frozenset(
+    {"foreach", "fused", "capturable", "params", "param_names", "lr", "initial_lr"}
+)
 # OneCycleLR and CyclicLR keep these in the groups. They are the scheduler's, not settings.
 _OF_SCHEDULERS = frozenset({"max_lr", "min_lr", "base_momentum", "max_momentum"})
 _REFUSED_SETTINGS = {
@@ -196,7 +199,17 @@ def _rate_of(made: object) -> tuple[torch.optim.Optimizer, Callable[[int], float
             "torch.optim.lr_scheduler or an elasticdl.optimizers.UpdateRule, found "
             f"{type(made).__name__}"
         )
+    if _is_of_scheduler(made, vars(made).get("step")):
+        raise ModelError(
+            "a scheduler of torch.optim.lr_scheduler was made of the optimizer, and the optimizer "
+            "was given alone, so that its learning rate would stay: give the scheduler in place "
+            "of the optimizer, or make none"
+        )
     return made, FixedRate(highest_rate(made))
+
+
+class _Ended(ModelError):
+    """The scheduler knows of no such step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +241,10 @@ class ScheduledRate:
         self._known = array("d", [highest_rate(scheduler.optimizer)])
         # A schedule may treat several rates differently, perhaps only later. The look ahead finds
         # that before training.
-        self(1 if len(set(self._parts)) == 1 else _LOOKED_AHEAD)
+        self(1)
+        if len(set(self._parts)) > 1:
+            with contextlib.suppress(_Ended):  # a job may have fewer updates
+                self(_LOOKED_AHEAD)
 
     def __call__(self, version: int) -> float:
         """Return the rate of the step that starts at `version`.
@@ -263,7 +279,7 @@ class ScheduledRate:
         try:
             self._step()
         except Exception as error:
-            raise ModelError(
+            raise _Ended(
                 f"the scheduler {kind} raised {type(error).__name__} at update {number} of the "
                 f"model: {error}; it is asked for each update of all workers: the job's records "
                 "times epochs by --minibatch_size (in all-reduce, by what all workers train at a "

@@ -18,7 +18,13 @@ from elasticdl.packages.torch.export import read_export
 from elasticdl.packages.torch.feed import Feed, TorchMinibatch
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import PlacedModel
-from elasticdl.packages.torch.structures import Nested, as_array, map_leaves
+from elasticdl.packages.torch.structures import (
+    Nested,
+    as_array,
+    map_leaves,
+    map_outputs,
+    without_none,
+)
 from elasticdl.packages.torch.table_parameter import TableParameter
 
 _CPU = Device()
@@ -92,13 +98,14 @@ class ExportedPredictor(ComposedPredictor):
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
-        self._metrics.update(minibatch.labels, self._outputs(minibatch))
+        outputs = self._outputs(minibatch)
+        self._metrics.update(minibatch.labels, outputs, minibatch.num_records)
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Nested:
         """Return the model's outputs as arrays."""
-        return map_leaves(as_array, self._outputs(minibatch))
+        return map_leaves(as_array, without_none(self._outputs(minibatch)))
 
     def _outputs(self, minibatch: Minibatch) -> Nested:
         placed = self._placed
@@ -110,6 +117,6 @@ class ExportedPredictor(ComposedPredictor):
         with torch.no_grad():
             features = TorchMinibatch.of(minibatch).features
             outputs = placed.call(features, look_up, training=False)
-        return map_leaves(
+        return map_outputs(
             lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, outputs
         )

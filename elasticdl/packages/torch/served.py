@@ -21,7 +21,7 @@ from elasticdl.backends.served import (
 from elasticdl.data.strings import Array
 from elasticdl.errors import ExportError
 from elasticdl.packages.torch.export_beside import DESCRIPTION, IDS, SCORE
-from elasticdl.packages.torch.structures import Nested
+from elasticdl.packages.torch.structures import Nested, as_array
 
 _PREFIX = "model."  # of the parameters in a program
 
@@ -75,7 +75,7 @@ class TorchServed:
         """See `ServedModel`."""
         given = [torch.from_numpy(of_site) for of_site in rows]
         outputs = _called(self._score, self._given(features), given)
-        return {name: value.numpy() for name, value in outputs_by_name(outputs, ()).items()}
+        return {name: as_array(value) for name, value in outputs_by_name(outputs, ()).items()}
 
     def _given(self, features: Mapping[str, Array]) -> Nested:
         tensors = {name: torch.from_numpy(value.copy()) for name, value in features.items()}

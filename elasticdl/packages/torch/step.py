@@ -17,7 +17,13 @@ from elasticdl.packages.torch.lookups import GivenRows
 from elasticdl.packages.torch.loss import MinibatchLoss
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import PlacedModel
-from elasticdl.packages.torch.structures import Nested, as_array, map_leaves
+from elasticdl.packages.torch.structures import (
+    Nested,
+    as_array,
+    map_leaves,
+    map_outputs,
+    without_none,
+)
 from elasticdl.packages.torch.trial import FixedParameters
 
 
@@ -72,7 +78,7 @@ class TorchStep:
             row_grads=given.gradients(self._clipped),
             dense_grad=placed.gradient(self._clipped),
             state_delta=state_delta,
-            predictions=map_leaves(_detached, outputs),
+            predictions=map_outputs(_detached, outputs),
         )
 
     def _forward(self, minibatch: TorchMinibatch, given: GivenRows) -> tuple[Nested, torch.Tensor]:
@@ -104,13 +110,13 @@ class TorchStep:
             given = GivenRows(placed, minibatch, rows, grad=False)
             outputs = placed.call(minibatch.features, given, training=False)
         given.check()
-        return map_leaves(_detached, outputs)
+        return map_outputs(_detached, outputs)
 
     def predict(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Nested:
         """Return the outputs as arrays."""
-        return map_leaves(as_array, self.infer(minibatch, rows, dense, state))
+        return map_leaves(as_array, without_none(self.infer(minibatch, rows, dense, state)))
 
 
 class TorchEvaluation(Evaluation):
@@ -138,14 +144,14 @@ class TorchEvaluation(Evaluation):
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Nested]) -> None:
         """Add trained minibatches to the metrics."""
         for minibatch, outputs in zip(minibatches, predictions, strict=True):
-            self._metrics.update(minibatch.labels, outputs)
+            self._metrics.update(minibatch.labels, outputs, minibatch.num_records)
 
     def evaluate(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch of an evaluation to metrics and loss."""
         outputs = self._step.infer(minibatch, rows, dense, state)
-        self._metrics.update(minibatch.labels, outputs)
+        self._metrics.update(minibatch.labels, outputs, minibatch.num_records)
         if (loss := self._loss_on_cpu) is not None:
             self._loss.add(
                 lambda: as_array(loss.value(minibatch.labels, outputs)), minibatch.num_records

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -30,6 +31,24 @@ def map_leaves(function: Callable[[torch.Tensor], object], value: Nested) -> Nes
     return leaf
 
 
+def map_outputs(function: Callable[[torch.Tensor], object], value: Nested) -> Nested:
+    """Return `map_leaves` of a model's outputs, with dicts of the model's own types.
+
+    A loss or a metric may say `predictions.logits` of a dict that has such attributes.
+    """
+    if not isinstance(value, Mapping) or type(value) is dict:
+        return map_leaves(function, value)
+    parts = {key: map_outputs(function, part) for key, part in value.items()}
+    try:
+        made: Any = copy.copy(value)
+        for key, part in parts.items():
+            made[key] = part
+    except Exception:  # of a type that is not to be changed
+        return parts
+    own: Nested = made
+    return own
+
+
 def leaves(value: Nested) -> Iterator[torch.Tensor]:
     """Yield what dicts, tuples and lists hold."""
     if isinstance(value, Mapping):
@@ -42,11 +61,20 @@ def leaves(value: Nested) -> Iterator[torch.Tensor]:
         yield value
 
 
+def without_none(value: Nested) -> Nested:
+    """Return predictions without what a dict has no value of, such as a loss in evaluation."""
+    if isinstance(value, Mapping):
+        return {key: without_none(part) for key, part in value.items() if part is not None}
+    return value
+
+
 def as_tensor(value: torch.Tensor | np.generic | Array) -> torch.Tensor:
     """Return numbers as a tensor on the same memory; anything else, and strings, as they are."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        if not value.dtype.isnative:  # as np.frombuffer(record, ">i4") gives it
+            value = value.astype(value.dtype.newbyteorder("="))
         if not value.flags.writeable:
             value = value.copy()  # a tensor cannot be told to be read-only
         return torch.from_numpy(np.ascontiguousarray(value))

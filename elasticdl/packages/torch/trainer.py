@@ -217,7 +217,7 @@ class TorchTrainer(ComposedTrainer):
         """Take a step that updates nothing, on rows of zeros; return its loss."""
         placed = self._placed
         placed.device.seed(minibatch.seed)
-        outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
+        outputs = placed.call(minibatch.features, _grown(placed), training=True)
         check_outputs(outputs)
         value = loss(placed.device.moved(minibatch.labels), outputs)
         loss.differentiate(value)
@@ -357,10 +357,11 @@ class TorchTrainer(ComposedTrainer):
             )
 
 
-def _grown(lookup: RowLookup) -> RowLookup:
-    """Return a lookup whose rows have gradients, like the rows of a step."""
+def _grown(placed: PlacedModel) -> RowLookup:
+    """Return a lookup that gives zeros which have gradients, like the rows of a step."""
+    lookup = zeros(placed)
 
     def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-        return lookup(layer, ids).requires_grad_()
+        return placed.given(lookup(layer, ids).requires_grad_())
 
     return look_up

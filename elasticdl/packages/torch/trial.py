@@ -37,6 +37,7 @@ COUNT_IN_A_BUFFER = (
 )
 # Added for a trial to parameters that are not trained; see `keeping_parameters`.
 _MOVED = 0.5
+_FLOATS_OF_NUMPY = (torch.float16, torch.float32, torch.float64)
 _REGISTERS = ("_parameters", "_buffers", "_modules")
 
 
@@ -99,8 +100,9 @@ def _visit_tensor(state: PythonState, name: str, tensor: torch.Tensor) -> None:
             tensor.detach().copy_(held)
 
     state.undo(undo)
-    # NumPy has no bfloat16.
-    whole = held.cpu().float() if held.dtype == torch.bfloat16 else held.cpu()
+    # NumPy has no bfloat16, and no floats of 8 bits.
+    is_of_numpy = not held.is_floating_point() or held.dtype in _FLOATS_OF_NUMPY
+    whole = held.cpu() if is_of_numpy else held.cpu().float()
     state.values[name] = whole.resolve_conj().resolve_neg().numpy()
 
 

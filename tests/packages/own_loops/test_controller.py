@@ -4,7 +4,7 @@ import pytest
 
 from elasticdl import controller
 from elasticdl.cli.main import run_command
-from elasticdl.errors import ConfigError
+from elasticdl.errors import ConfigError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.packages.own_loops.command import configure
 
@@ -12,6 +12,13 @@ from elasticdl.packages.own_loops.command import configure
 def test_a_plain_process_has_no_controller():
     with pytest.raises(ConfigError, match=r"elasticdl run script\.py"):
         controller.init()
+
+
+def test_gradients_of_zero_are_refused():
+    with pytest.raises(
+        ModelError, match=r"zero_grad\(set_to_none=False\): expected set_to_none=True"
+    ):
+        controller.Optimizer(None).zero_grad(set_to_none=False)
 
 
 def test_the_job_of_a_script_is_one_of_all_reduce(tmp_path):

@@ -144,6 +144,7 @@ seen = []
 for records in controller.minibatches():
     numbers = [int(record) for record in records]
     seen.append((torch.initial_seed(), numbers))
+    optimizer.zero_grad(set_to_none=True)
     loss = model.loss(numbers)
     loss.backward()
     optimizer.step(loss)

@@ -163,6 +163,40 @@ def test_a_parquet_row_of_another_width_is_named(tmp_path, monkeypatch):
         list(read_rows(tmp_path / "rows.parquet"))
 
 
+OTHER_COLUMNS = {
+    "key of double": {"key": [1.0, 2.5], "weights": [[0.5], [1.5]]},
+    "key of string": {"key": ["1", "2"], "weights": [[0.5], [1.5]]},
+    "weights of double": {"key": [1, 2], "weights": [0.5, 1.5]},
+    "row 1 has no key": {"key": [1, None], "weights": [[0.5], [1.5]]},
+}
+
+
+@pytest.mark.parametrize("says", OTHER_COLUMNS)
+def test_parquet_columns_of_other_types_are_refused(says, tmp_path):
+    pyarrow.parquet.write_table(pa.table(OTHER_COLUMNS[says]), tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=rf"rows\.parquet: .*{says}"):
+        list(read_rows(tmp_path / "rows.parquet"))
+
+
+WRONG_HEADERS = {
+    "no entry": 1,
+    "no offsets": {"dtype": "I64", "shape": [2], "data_offsets": []},
+    "before the data": {"dtype": "I64", "shape": [2], "data_offsets": [-8, 8]},
+    "behind the data": {"dtype": "I64", "shape": [2], "data_offsets": [64, 80]},
+    "more than there is": {"dtype": "I64", "shape": [2**60], "data_offsets": [0, 16]},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_HEADERS)
+def test_a_safetensors_file_that_leads_elsewhere_is_named(name, tmp_path):
+    rows = {"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 32]}
+    words = json.dumps({"keys": WRONG_HEADERS[name], "rows": rows}).encode()
+    file = tmp_path / "rows.safetensors"
+    file.write_bytes(struct.pack("<Q", len(words)) + words + bytes(64))
+    with pytest.raises(DataError, match=r"rows\.safetensors"):
+        list(read_rows(file))
+
+
 def test_a_torn_safetensors_file_is_named(tmp_path):
     file = tmp_path / "rows.safetensors"
     write_safetensors(file)

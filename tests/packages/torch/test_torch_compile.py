@@ -43,7 +43,9 @@ class Net(nn.Module):
         )  # fmt: skip
 
     def forward(self, features):
-        rows = self.vectors(features["ids"]).flatten(1)
+        rows = self.vectors(features["ids"])
+        rows *= 0.5
+        rows = rows.flatten(1)
         bags = self.bags(features["ids"])
         return self.layers(torch.cat([rows, bags, self.norm(features["x"])], 1))
 

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test
 from torch import nn  # noqa: E402  # after the skip
 
 from elasticdl.layers.torch import Embedding, EmbeddingBag  # noqa: E402  # as above
+from elasticdl.packages.torch.served import TorchServed  # noqa: E402  # as above
 
 pytestmark = pytest.mark.torch
 
@@ -27,7 +28,7 @@ class Model(nn.Module):
         self.out = nn.Linear(6, 1)
 
     def forward(self, features):
-        rows = self.items(features["item"]).flatten(1)
+        rows = self.items(features["item"].to(self.items.weight.device)).flatten(1)
         bags = self.bags(features["words"])
         return {"score": self.out(self.norm(torch.cat([rows, bags], 1)))}
 
@@ -43,8 +44,14 @@ def feed(dataset, mode, metadata):
     return x if mode == Mode.PREDICTION else (x, dataset.columns["y"])
 
 
+class Halved(Model):
+    def forward(self, features):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(features)
+
+
 def loss(labels, predictions):
-    return nn.functional.mse_loss(predictions["score"], labels)
+    return nn.functional.mse_loss(predictions["score"].float(), labels)
 
 
 @pytest.fixture
@@ -123,6 +130,32 @@ def test_tables_are_sorted_ids_and_rows_and_the_rest_a_state_dict(export, tmp_pa
     assert words["keys"].tolist() == np.unique(columns["words"]).tolist()
 
 
+class WithConstants(Model):
+    """Has buffers of types that NumPy, or PyTorch on the CPU, knows little of."""
+
+    def __init__(self, *types):
+        super().__init__()
+        for dtype in types:
+            self.register_buffer(f"of_{dtype}".replace(".", "_"), torch.ones(3).to(dtype))
+
+
+def test_buffers_of_rare_types_are_exported(export, tmp_path):
+    types = (torch.uint16, torch.float8_e4m3fn, torch.bfloat16, torch.complex64, torch.bool)
+    export(lambda: WithConstants(*types))
+    assert (tmp_path / "model.pt2").exists()
+
+
+def test_a_type_that_a_file_cannot_hold_is_refused_before_training(new_torch_job, columns):
+    job = new_torch_job(
+        columns, 16, model=lambda: WithConstants(torch.complex128), feed=feed, loss=loss,
+        optimizer=lambda p: torch.optim.Adam(p),
+    )  # fmt: skip
+    with pytest.raises(
+        ModelError, match=r"state 'of_torch_complex128' is torch\.complex128, which"
+    ):
+        job.backend.check_export(False)
+
+
 def test_rows_beside_the_model_are_looked_up_by_whoever_serves_it(export, tmp_path):
     features, expected = export(beside=True)
 
@@ -143,6 +176,17 @@ def test_rows_beside_the_model_are_looked_up_by_whoever_serves_it(export, tmp_pa
         assert {name: list(array.shape) for name, array in arrays.items()} == {
             **said["dense"], **said["state"],
         }  # fmt: skip
+
+
+def test_a_served_model_gives_half_precision_as_float32(export, tmp_path):
+    features, expected = export(Halved, beside=True)
+
+    served = TorchServed(tmp_path)
+    given = {name: values.numpy() for name, values in features.items()}
+    rows = [part.numpy() for part in export.rows(map(torch.from_numpy, served.ids(given)))]
+    found = served.score(given, rows)["score"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-2)
 
 
 def test_rows_beside_a_model_that_torch_export_cannot_trace_are_refused(export):

@@ -13,6 +13,7 @@ from torch.utils.data import (  # noqa: E402  # after the skip
     DataLoader,
     Dataset,
     IterableDataset,
+    Subset,
     TensorDataset,
 )
 
@@ -43,6 +44,11 @@ def arrays(dataset, mode, metadata):
     return x if mode == Mode.PREDICTION else (x, -x)
 
 
+def of_another_machine(dataset, mode, metadata):
+    x = np.array([float(v) for v in dataset], ">f4")
+    return x if mode == Mode.PREDICTION else (x, -x)
+
+
 class Examples(Dataset):
     def __init__(self, records, mode):
         self.records, self.mode = records, mode
@@ -57,6 +63,10 @@ class Examples(Dataset):
 
 def map_style(dataset, mode, metadata):
     return Examples(dataset, mode)
+
+
+def subset(dataset, mode, metadata):
+    return Subset(Examples(dataset, mode), range(len(dataset)))
 
 
 def tensor_dataset(dataset, mode, metadata):
@@ -82,7 +92,7 @@ def iterable(dataset, mode, metadata):
     return Stream(dataset, mode)
 
 
-FEEDS = [whole, arrays, map_style, tensor_dataset, generator, iterable]
+FEEDS = [whole, arrays, of_another_machine, map_style, subset, tensor_dataset, generator, iterable]
 
 
 @pytest.mark.parametrize("feed", FEEDS)
@@ -222,10 +232,12 @@ def test_what_cannot_be_a_minibatch_is_refused(name):
         minibatches(feed, DATA, mode)
 
 
-@pytest.mark.parametrize("feed", [map_style, generator])
+@pytest.mark.parametrize("feed", [map_style, subset, generator])
 def test_an_example_that_fails_is_told(feed):
     data = [*DATA[:7], b"oops", *DATA[8:]]
-    with pytest.raises(DataError, match=r"(example 7|after [47] examples).*oops"):
+    with pytest.raises(
+        DataError, match=r"(example 7|4 examples of the Subset|after [47] examples).*oops"
+    ):
         minibatches(feed, data, Mode.EVALUATION)
 
 

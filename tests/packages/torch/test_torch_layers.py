@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test
 from torch import nn  # noqa: E402  # after the skip
 
 from elasticdl.layers.torch import Embedding, EmbeddingBag  # noqa: E402  # as above
+from elasticdl.packages.torch.model import PlacedModel  # noqa: E402  # as above
 
 pytestmark = pytest.mark.torch
 
@@ -85,7 +86,8 @@ def test_a_layer_of_a_job_has_a_shape_and_no_memory(in_job):
     layer = Embedding(HUGE, 16, padding_idx=0)
 
     assert layer.weight.shape == (HUGE, 16)
-    assert layer.weight.device.type == "meta"
+    with pytest.raises(ModelError, match="calls untyped_storage"):
+        layer.weight.untyped_storage()
     rows = layer(torch.tensor([[0, 2**39]], dtype=torch.int64))
     assert rows.shape == (1, 2, 16)
     assert not rows[0, 0].any()
@@ -126,8 +128,71 @@ def test_rows_that_a_model_file_gives_are_kept(in_job):
         copied.weight.copy_(given)
 
     np.testing.assert_array_equal(frozen.weight.given, given)
+    replaced = Embedding(3, 2)
+    replaced.weight.data = given
+
     np.testing.assert_array_equal(copied.weight.given, given)
+    np.testing.assert_array_equal(replaced.weight.given, given)
     assert (frozen.weight.requires_grad, copied.weight.requires_grad) == (False, True)
+
+
+def test_of_two_ways_to_say_how_rows_begin_the_later_counts(in_job):
+    layer = Embedding.from_pretrained(torch.ones(3, 2))
+    nn.init.zeros_(layer.weight)
+    assert layer.weight.given is None
+    layer.weight.data.copy_(torch.ones(3, 2))
+    assert layer.weight.given is not None
+
+
+def test_a_model_may_set_padding_to_zeros_as_usual(in_job):
+    layer = Embedding(HUGE, 2, padding_idx=3)
+    with torch.no_grad():
+        nn.init.normal_(layer.weight)
+        layer.weight.data[3].zero_()
+        layer.weight[layer.padding_idx].fill_(0)
+        layer.weight.data[3] = 0
+        nn.init.constant_(layer.weight[3], 0)
+        nn.init.zeros_(tensor=layer.weight[3])
+    assert layer.weight.table_initializer[0] == "normal"
+    with pytest.raises(ModelError, match="sets the row of padding to other values"):
+        layer.weight.data[3] = 1.0
+
+    given = Embedding.from_pretrained(torch.ones(3, 2), padding_idx=2)
+    given.weight.data[-1].zero_()
+    PlacedModel(nn.Sequential(given))
+    assert given.weight.given.tolist() == [[1, 1], [1, 1], [0, 0]]
+
+
+def test_a_layer_is_where_the_model_is_already(in_job):
+    layer = nn.Sequential(Embedding(HUGE, 2))
+    weight = layer[0].weight
+    assert layer.to("cpu").float().cpu().to(torch.float32)[0].weight is weight
+    assert weight.given is None
+    for move in (lambda: layer.to("cuda"), layer.half, layer.double, layer.cuda):
+        with pytest.raises(ModelError, match=r"tables are float32, and --worker_devices says"):
+            move()
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_a_gradient_that_no_worker_has_are_refused(in_job, register):
+    with pytest.raises(ModelError, match=rf"{register} .* would never be called: in forward"):
+        getattr(Embedding(3, 2).weight, register)(lambda gradient: gradient * 2)
+
+
+def test_rows_that_a_table_would_not_have_are_refused(in_job):
+    def refused(layer):
+        with pytest.raises(ModelError) as error:
+            PlacedModel(nn.Sequential(layer))
+        return str(error.value)
+
+    replaced = Embedding(3, 2)
+    replaced.weight = nn.Parameter(torch.ones(3, 2))
+    assert "0: the model has put another weight" in refused(replaced)
+    padded = Embedding.from_pretrained(torch.ones(3, 2), padding_idx=-1)
+    assert "another row for padding_idx=2" in refused(padded)
+    zeros = torch.ones(3, 2).index_fill(0, torch.tensor([2]), 0.0)
+    bag = EmbeddingBag.from_pretrained(torch.ones(3, 2), padding_idx=2)
+    PlacedModel(nn.Sequential(Embedding.from_pretrained(zeros, padding_idx=2), bag))
 
 
 USES = {
@@ -136,6 +201,7 @@ USES = {
     "a row": lambda layer: layer.weight[3],
     "all rows": lambda layer: torch.ones(2, 16) @ layer.weight.T,
     "a sum": lambda layer: layer.weight.sum(),
+    "a detached sum": lambda layer: layer.weight.detach().sum(),
 }
 
 

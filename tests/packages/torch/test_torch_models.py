@@ -127,6 +127,21 @@ class Normalized(nn.Module):
         return self.out(torch.tanh(self.hidden(features["x"])))
 
 
+class OfDerivatives(nn.Module):
+    """Has the derivative of one net, with respect to its input, among its outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.field, self.out = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 2)
+
+    def forward(self, features):
+        x = features["x"].requires_grad_()
+        with torch.enable_grad():
+            field = torch.tanh(self.field(x)).sum()
+            (slope,) = torch.autograd.grad(field, x, create_graph=True)
+        return self.out(x + slope)
+
+
 def warming(parameters):
     # Adam would make steps of the rounding errors of gradients that are 0: those of biases before
     # a batch norm, and of the keys' biases in attention.
@@ -136,7 +151,7 @@ def warming(parameters):
 
 
 @pytest.mark.parametrize(
-    "model", [Transformer, Convolutional, Recurrent, FrozenAndTied, Normalized]
+    "model", [Transformer, Convolutional, Recurrent, FrozenAndTied, Normalized, OfDerivatives]
 )
 def test_a_model_trains_as_in_a_plain_loop(model, new_torch_job):
     columns = make_columns()
@@ -187,6 +202,27 @@ class Lists(nn.Module):
     def forward(self, features):
         x, words = features
         return [self.out(x), {"words": words}]
+
+
+def test_a_model_and_a_loss_may_take_their_dicts_apart(new_torch_job):
+    class Taking(Plain):
+        def forward(self, features):
+            return super().forward({"x": features.pop("x")})
+
+    def taking(labels, predictions):
+        return loss(labels.pop("y"), predictions)
+
+    def feed_dict(dataset, mode, metadata):
+        features, labels = feed(dataset, mode, metadata)
+        return features, {"y": labels}
+
+    def losses_of(**functions):
+        columns = make_columns()
+        functions |= {"optimizer": warming}
+        return new_torch_job(columns, 16, **functions).train(columns, 16)
+
+    found = losses_of(model=Taking, feed=feed_dict, loss=taking)
+    assert found == losses_of(model=Plain, feed=feed, loss=loss)
 
 
 def test_features_and_predictions_may_be_lists(new_torch_job):
@@ -321,6 +357,24 @@ def traced():
         return torch.jit.trace(nn.Linear(WIDTH, 2), torch.ones(1, WIDTH))
 
 
+class WithRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = Embedding(WORDS, 2), nn.Linear(2 * LENGTH, 2)
+
+    def forward(self, features):
+        return self.out(self.words(features["words"]).flatten(1))
+
+
+class OfOneRecord(Plain):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, features):
+        return super().forward({"x": self.norm(features["x"][:1])})
+
+
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -346,6 +400,13 @@ class WithoutBackward(torch.autograd.Function):
 class NoBackward(Plain):
     def forward(self, features):
         return WithoutBackward.apply(super().forward(features))
+
+
+class WithoutGrad(Plain):
+    def forward(self, features):
+        x = features["x"].detach().requires_grad_()
+        (slope,) = torch.autograd.grad(super().forward({"x": x}).sum(), x)
+        return super().forward({"x": slope})
 
 
 def doubles(dataset, mode, metadata):
@@ -404,9 +465,21 @@ REFUSED = {
         {"model": traced},
         "is one of torch.jit, whose parameters",
     ),
+    "torch.compile": (
+        {"model": lambda: nn.Sequential(torch.compile(WithRows()))},
+        "0: torch.compile was called on a module with tables.*--torch_compile compiles its steps",
+    ),
+    "one record": (
+        {"model": OfOneRecord},
+        "one record, of which.* choose another --minibatch_size",
+    ),
     "arguments": ({"model": TwoArguments}, "forward is given one argument, all that feed"),
     "checkpoint": ({"model": Checkpointed}, "not in what torch.utils.checkpoint computes again"),
     "backward": ({"model": NoBackward}, r"loss.backward\(\) raised ValueError: not written"),
+    "derivative": (
+        {"model": WithoutGrad},
+        r"evaluations have no gradients: compute those of forward in torch\.enable_grad",
+    ),
     "double": ({"feed": doubles}, r'parameters are float32: .astype\("float32"\) in feed'),
     "momentum": ({"optimizer": cyclic}, "OneCycleLR changes momentum .* cycle_momentum=False"),
 }
@@ -422,14 +495,18 @@ def test_what_would_train_otherwise_than_in_pytorch_is_refused_before_training(n
         new_torch_job(make_columns(), 16, **functions)
 
 
-def test_a_scheduler_of_one_cycle_changes_the_rate_alone_and_ends_with_its_steps(new_torch_job):
+@pytest.mark.parametrize("rates", [[0.1], [0.1, 0.01]], ids=["one rate", "two rates"])
+def test_a_scheduler_of_one_cycle_changes_the_rate_alone_and_ends_with_its_steps(
+    rates, new_torch_job
+):
     def optimizer(parameters):
-        made = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-        return torch.optim.lr_scheduler.OneCycleLR(made, 0.1, total_steps=5, cycle_momentum=False)
+        groups = [{"params": parameters[k :: len(rates)]} for k in range(len(rates))]
+        made = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        return torch.optim.lr_scheduler.OneCycleLR(made, rates, total_steps=5, cycle_momentum=False)
 
     columns = make_columns()
     job = new_torch_job(columns, 16, model=Plain, feed=feed, loss=loss, optimizer=optimizer)
-    expected = optimizer([nn.Parameter(torch.ones(1))])
+    expected = optimizer([nn.Parameter(torch.ones(1)) for _ in rates])
     expected.optimizer.step()
     for version in range(5):
         assert job.backend.learning_rate(version) == expected.get_last_lr()[0]

@@ -125,6 +125,8 @@ def test_what_is_of_keras_is_refused():
 def test_a_step_of_which_nothing_is_wrong_is_taken():
     linear = torch.nn.Linear(2, 1)
     take_step(linear, sgd(linear), lambda: None, 1.0)
+    named = torch.optim.Adam(linear.named_parameters())
+    take_step(linear, named, lambda: None, 1.0)
 
 
 def test_a_parameter_that_is_frozen_at_first_rests_and_may_be_trained_later():
@@ -250,6 +252,9 @@ def test_a_loader_that_would_not_give_the_minibatches_of_tasks_is_refused():
         return str(error.value)
 
     assert "found one on another sampler" in refused_loader()
+    assert "found one on another sampler" in refused_loader(sampler=batches)  # of batch_size=1
+    assert "leave out in_order=False" in refused_loader(batch_sampler=batches, in_order=False)
+    Loading(torch.utils.data.DataLoader([], sampler=batches, batch_size=None), batches, 0)
     assert "say persistent_workers=True" in refused_loader(batch_sampler=batches, num_workers=1)
     with pytest.raises(ModelError, match=r"expected a torch\.utils.*found list"):
         Loading([], batches, 0)

@@ -360,6 +360,29 @@ class CountingInABuffer(Net):
         return super().forward(x) / (1 + 0.1 * self.calls)
 
 
+class Counter(nn.Module):
+    """Counts calls; `of` is another counter, whose buffer it has."""
+
+    def __init__(self, of=None):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()) if of is None else of.calls)
+
+    def forward(self, x):
+        if self.training:
+            self.calls.add_(1)
+        return x / (1 + 0.1 * self.calls)
+
+
+class SharingABuffer(Net):
+    def __init__(self):
+        super().__init__()
+        self.one = Counter()
+        self.other = Counter(self.one)
+
+    def forward(self, x):
+        return self.other(super().forward(self.one(x)))
+
+
 class Smallest(Net):
     """Subtracts the smallest that it has seen, and keeps what it has not begun to count."""
 
@@ -386,6 +409,7 @@ CARRIED = {
     "spectral norm": (Spectral, nn.MSELoss),
     "mean of all minibatches": (Averaging, nn.MSELoss),
     "counter": (CountingInABuffer, nn.MSELoss),
+    "a buffer of two modules": (SharingABuffer, nn.MSELoss),
     "what begins with inf": (Smallest, nn.MSELoss),
     "normalised teacher": (lambda: Normalised(Teacher()), nn.MSELoss),
     "normalised spectral norm": (lambda: Normalised(Spectral()), nn.MSELoss),
@@ -436,9 +460,19 @@ def test_state_that_can_be_carried_is_that_of_a_plain_loop(name, new_torch_job):
     for key, value in plain.state_dict().items():
         if key in values:
             np.testing.assert_allclose(values[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
-    assert values.keys() >= plain.state_dict().keys() - {"out.weight"}
+    assert values.keys() >= plain.state_dict().keys() - {"out.weight", "other.calls"}
     if isinstance(criterion, nn.Module) and dict(criterion.named_buffers()):
         assert values["loss.mean"] == pytest.approx(criterion.mean.item(), rel=1e-5)
+
+
+def test_one_buffer_of_two_modules_of_which_a_step_makes_two_is_refused(new_torch_job):
+    class Parting(SharingABuffer):
+        def forward(self, x):
+            self.other.calls = self.other.calls + 1
+            return super().forward(x)
+
+    with pytest.raises(ModelError, match=r"buffers 'one\.calls' and 'other\.calls' are one tensor"):
+        begin(new_torch_job, model=Parting)
 
 
 class LateTeacher(Teacher):

@@ -1,5 +1,6 @@
 """A PyTorch model trained through the seam and the store is that of PyTorch's own loop."""
 
+import collections
 import types
 
 import numpy as np
@@ -138,6 +139,74 @@ def _cut(job):
         yield torch.from_numpy(part.copy()).reshape(variable.shape)
 
 
+def test_tensors_may_be_made_on_the_device_of_a_table(new_torch_job):
+    class Placed(Net):
+        """Knows the place of each id, as a transformer does."""
+
+        def __init__(self):
+            super().__init__()
+            self.places = nn.Embedding(FIELDS, DIM)
+
+        def forward(self, features):
+            rows = self.vectors(features["ids"])
+            places = torch.arange(FIELDS, device=self.device_of(features))
+            rows = (rows + self.places(places)).flatten(1)
+            return self.out(torch.relu(self.hidden(torch.cat([rows, features["x"]], 1))))
+
+        def device_of(self, features):
+            return features["x"].device
+
+    class OfATable(Placed):
+        def device_of(self, features):
+            assert not self.vectors.weight.is_cuda
+            return self.vectors.weight.device
+
+    def losses_of(model):
+        job = new_torch_job(
+            make_columns(), 32, model=model, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"]
+        )
+        return job.train(make_columns(), 32)
+
+    assert losses_of(OfATable) == losses_of(Placed)
+
+
+def test_what_is_looked_up_may_be_changed_in_place(new_torch_job):
+    class Halved(Net):
+        def forward(self, features):
+            rows = self.vectors(features["ids"])
+            rows = self.halved(rows).flatten(1)
+            return self.out(torch.relu(self.hidden(torch.cat([rows, features["x"]], 1))))
+
+        def halved(self, rows):
+            return rows / 2
+
+    class InPlace(Halved):
+        def halved(self, rows):
+            rows /= 2
+            return rows
+
+    class InTraining(InPlace):
+        def halved(self, rows):
+            return super().halved(rows) if self.training else rows / 2
+
+    def job_of(model):
+        columns = make_columns()
+        job = new_torch_job(
+            columns, 32, model=model, feed=feed, loss=loss,
+            optimizer=lambda p: torch.optim.Adam(p, lr=0.1),
+        )  # fmt: skip
+        job.train(columns, 32)
+        rows = job.client.pull([(0, np.arange(9))], training=False).rows[0]
+        return job.losses, job.evaluate(columns, 32), rows
+
+    for ours, theirs in zip(job_of(InPlace), job_of(Halved), strict=True):
+        np.testing.assert_equal(ours, theirs)
+    with pytest.raises(
+        ModelError, match=r"changes in place what it has looked up: x = x \+ \.\.\."
+    ):
+        job_of(InTraining)
+
+
 def test_random_numbers_of_a_step_are_a_function_of_task_and_minibatch(new_torch_job):
     columns = make_columns()
     job = new_torch_job(
@@ -179,6 +248,72 @@ def test_an_evaluation_and_predictions_are_those_of_the_model_in_eval_mode(new_t
     assert metrics["of PyTorch"] == expected
     assert metrics["a module of PyTorch"] == expected
     np.testing.assert_array_equal(predicted, job.predict(columns, 64))
+
+
+def test_outputs_beside_the_predictions_change_no_metric(new_torch_job):
+    class Beside(Net):
+        def forward(self, features):
+            out = super().forward(features)
+            return {"in training": out.mean() if self.training else None, "score": out}
+
+    class Before(Net):
+        def forward(self, features):
+            out = super().forward(features)
+            return out.mean(), out
+
+    def whole(labels, predictions):
+        return F.mse_loss(predictions, labels)
+
+    def job_of(model, part):
+        return new_torch_job(
+            make_columns(), 32, model=model, feed=feed, optimizer=OPTIMIZERS["SGD"],
+            loss=lambda labels, predictions: loss(labels, predictions[part]),
+            eval_metrics_fn=lambda: {"whole": lambda y, predictions: whole(y, predictions[part])},
+        )  # fmt: skip
+
+    columns = make_columns()
+    for job in (job_of(Beside, "score"), job_of(Before, 1)):
+        found = job.evaluate(columns, 60)["whole"]
+        assert found == pytest.approx(job.evaluate(columns, 64)["whole"], rel=1e-5)
+    [predicted] = job_of(Beside, "score").predictions(columns, 64)
+    assert predicted.keys() == {"score"}
+
+
+class Output(collections.OrderedDict):
+    """A dict with attributes, as models of other libraries return it."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error
+
+
+def test_a_metric_and_the_loss_of_an_evaluation_get_what_the_model_returns(new_torch_job):
+    class Named(Net):
+        def forward(self, features):
+            return Output(logits=super().forward(features))
+
+    job = new_torch_job(
+        make_columns(), 32, model=Named, feed=feed, optimizer=OPTIMIZERS["SGD"],
+        loss=lambda labels, predictions: loss(labels, predictions.logits),
+        eval_metrics_fn=lambda: {"mean": lambda y, predictions: predictions.logits},
+    )  # fmt: skip
+    assert job.evaluate(make_columns(), 32).keys() == {"mean", "loss"}
+    [predicted] = job.predictions(make_columns(), 64)
+    assert type(predicted) is dict
+
+
+def test_a_collection_of_metrics_is_refused_before_training(new_torch_job):
+    torchmetrics = pytest.importorskip("torchmetrics")
+    collection = torchmetrics.MetricCollection([torchmetrics.MeanSquaredError()])
+    functions = {"model": Net, "feed": feed, "loss": loss, "optimizer": OPTIMIZERS["SGD"]}
+    with pytest.raises(ModelError, match=r"'all' is a MetricCollection.*dict\(collection.items"):
+        new_torch_job(make_columns(), 32, eval_metrics_fn=lambda: {"all": collection}, **functions)
+    job = new_torch_job(
+        make_columns(), 32, eval_metrics_fn=lambda: dict(collection.items()), **functions
+    )
+    assert job.evaluate(make_columns(), 32)["MeanSquaredError"] > 0
 
 
 def test_states_of_metrics_of_torchmetrics_add_up(new_torch_job):
@@ -286,6 +421,10 @@ REFUSED_OPTIMIZERS = {
     "zero_grad": (
         lambda p: with_own(torch.optim.SGD(p, lr=1), "zero_grad"),
         r"zero_grad\(\) was set on the optimizer SGD",
+    ),
+    "scheduler that is left out": (
+        lambda p: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(p, lr=1), 1).optimizer,
+        "give the scheduler in place of the optimizer",
     ),
     "something else": (lambda p: "sgd", "found str"),
     "raises": (lambda p: p.no_such, "optimizer.parameters. raised AttributeError"),
