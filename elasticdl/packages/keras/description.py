@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import keras
@@ -67,10 +67,17 @@ class Updates:
             self.rate(0)
 
 
-def read_updates(spec: ModelSpec, placed: PlacedModel) -> Updates:
+def read_updates(
+    spec: ModelSpec, placed: PlacedModel, metrics: Mapping[str, str | None] | None
+) -> Updates:
     """Take from the user's optimizer and callbacks what a step and the job need of them.
 
     A model file without `optimizer` trains nothing; the description of its model says "sgd".
+
+    Args:
+        spec: The functions of the model file.
+        placed: The model.
+        metrics: What is better of each metric; see `Metrics.watched`.
     """
     dense = placed.dense.describe()
     if spec.optimizer is None:
@@ -87,7 +94,7 @@ def read_updates(spec: ModelSpec, placed: PlacedModel) -> Updates:
         rate=learning_rate_of(optimizer, spec.callbacks, spec.tell),
         has_schedule=is_scheduled(optimizer, spec.callbacks),
         scale=scale,
-        callbacks=job_callbacks(spec.callbacks, optimizer, spec.eval_metrics_fn),
+        callbacks=job_callbacks(spec.callbacks, optimizer, metrics),
     )
 
 

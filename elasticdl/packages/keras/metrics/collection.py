@@ -100,6 +100,17 @@ class Metrics:
         for labels, predictions, weights in parts:
             self.update(labels, predictions, output_names, weights, lambda m: not m.takes_several)
 
+    def watched(self) -> dict[str, str | None] | None:
+        """Return what is better of each metric, "min" or "max", by the names of Keras' logs.
+
+        Returns:
+            None for what is not known; instead of the dict if no minibatch was seen.
+        """
+        if self._metrics is None:
+            return None
+        named = self._metrics.items()
+        return {in_logs(name): metric.better for name, (_, metric, _) in named}
+
     def states(self) -> MetricStates:
         """Return the sums of all metrics."""
         return {name: metric.state() for name, (_, metric, _) in (self._metrics or {}).items()}
@@ -141,6 +152,11 @@ class Metrics:
 
 
 _OfOutput = tuple[str | None, Metric, bool]  # output, metric, whether it sees sample weights
+
+
+def in_logs(name: str) -> str:
+    """Return the name that Keras' logs have for a metric of the job, `output/metric`."""
+    return name.replace("/", "_")
 
 
 def _call(function: MetricsFunction | None, name: str) -> object:

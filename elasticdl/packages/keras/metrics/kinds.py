@@ -17,15 +17,18 @@ from elasticdl.packages.keras.internals import get_keras_mask, set_keras_mask
 from elasticdl.packages.keras.types import Nested
 
 State = list[NDArray[np.float64]]
+_BETTER = {"up": "max", "down": "min"}  # by the words of Keras
 
 
 class Metric(Protocol):
     """A metric of one output.
 
     takes_several: Whether several minibatches in one call are the same to it as one by one.
+    better: "max" or "min", whichever is better; None if Keras does not know.
     """
 
     takes_several: bool
+    better: str | None
 
     def reset(self) -> None:
         """Forget all minibatches."""
@@ -52,6 +55,7 @@ class KerasMetric:
         self._metric = metric
         self._adds = _is_known_to_add(metric)
         self.takes_several = self._adds and not _calls_a_user(metric)
+        self.better = _BETTER.get(getattr(metric, "_direction", None) or "")
         self._is_known = self._adds
         self._initial: State = []  # of a user's metric, whose counts need not begin with zero
         self._update = self._compiled()
@@ -167,6 +171,7 @@ class FunctionMetric:
     """
 
     takes_several = False
+    better = None
 
     def __init__(self, name: str, function: Callable[[Nested, Nested], tf.Tensor]) -> None:
         self._name = name
