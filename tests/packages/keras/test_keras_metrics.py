@@ -111,6 +111,46 @@ def test_a_metric_whose_state_does_not_add_is_refused():
         feed(Metrics(lambda: {"x": Largest()}), PARTS)
 
 
+class Counting(SumOfSquares):
+    """A user's metric that counts records in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(y_true, y_pred)
+        self.count += len(y_true)
+
+    def result(self):
+        return self.total / max(self.count, 1)
+
+
+class Keeping(m.Metric):
+    """A user's metric that keeps all predictions in Python, and has no variables."""
+
+    def __init__(self):
+        super().__init__(name="keeping")
+        self.seen = []
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.seen.append(np.asarray(y_pred))
+
+    def result(self):
+        return np.median(np.concatenate(self.seen)) if self.seen else 0.0
+
+    def reset_state(self):
+        self.seen = []
+
+
+@pytest.mark.parametrize(
+    ("make", "kept"), [(Counting, "x.count"), (Keeping, r"x.seen\[0\], x.seen\[1\]")]
+)
+def test_a_metric_whose_result_follows_from_values_in_python_is_refused(make, kept):
+    with pytest.raises(ModelError, match=f"variables alone, but from {kept}: what Python keeps"):
+        feed(Metrics(lambda: {"x": make()}), PARTS)
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.python_state import PythonState, shown
 from elasticdl.packages.keras.feed.minibatch import num_records
 from elasticdl.packages.keras.internals import get_keras_mask, set_keras_mask
+from elasticdl.packages.keras.model.trial import visit
 from elasticdl.packages.keras.types import Nested
 
 State = list[NDArray[np.float64]]
@@ -135,8 +137,10 @@ class KerasMetric:
     def _prove_that_it_adds(self, labels: tf.Tensor, predictions: tf.Tensor) -> None:
         """Check on the first minibatch that states of its halves add to the state of the whole.
 
-        Keras' own metrics are known; for a user's there is no other way to tell.
+        The result must follow from the state alone: what Python keeps stays in one worker. Keras'
+        own metrics are known; for a user's there is no other way to tell.
         """
+        before = self._python()
         count = num_records(predictions)
         half = max(1, count // 2)
         first, rest = slice(0, half), slice(half if count > 1 else 0, None)
@@ -147,9 +151,24 @@ class KerasMetric:
                 self._metric.update_state(labels[part], predictions[part])
             return self.state()
 
+        num_variables = len(self._metric.variables)
         state_of(first)  # some make their variables now
+        if len(self._metric.variables) > num_variables:
+            before = self._python()
         one, other, both = state_of(first), state_of(rest), state_of(first, rest)
+        after, direct = self._python(), self._result_now()
+        before.put_back()
+        kept = bool(direct) and not _are_close(direct, self.result(both))
+        before.put_back()
         self.reset()
+        if kept or not self._metric.variables:
+            changed = shown(before.differences(after))
+            raise ModelError(
+                f"metric {self._name!r} ({type(self._metric).__name__}): its result does not follow"
+                f" from its variables alone{changed and f', but from {changed}'}: what Python keeps"
+                " stays in one worker and cannot be merged with that of others; keep sums and "
+                "counts in variables of add_weight, and divide in result()"
+            )
         adds = all(
             # Sums in another order differ by rounding.
             np.allclose(a + b, whole, rtol=1e-4, atol=1e-6)
@@ -162,6 +181,16 @@ class KerasMetric:
                 "be merged; keep sums and counts, and divide in result()"
             )
         self._adds = True
+
+    def _python(self) -> PythonState:
+        return PythonState({self._name: self._metric}, visit)
+
+    def _result_now(self) -> dict[str, float]:
+        """Return the result of what the metric has seen; nothing if that is too little for it."""
+        try:
+            return _named(self._metric.result())
+        except Exception:  # of the user's code; it is raised again when a result is needed
+            return {}
 
 
 class FunctionMetric:
@@ -217,6 +246,14 @@ def _named(result: tf.Tensor | Mapping[str, tf.Tensor]) -> dict[str, float]:
     if array.ndim == 0:
         return {"": float(array)}
     return {f"/{k}": float(v) for k, v in enumerate(array.ravel())}
+
+
+def _are_close(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    if one.keys() != other.keys():
+        return False
+    # The state is kept in float32, and a result may be a difference of sums.
+    a, b = ([values[name] for name in one] for values in (one, other))
+    return bool(np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def _is_known_to_add(metric: keras.metrics.Metric) -> bool:
