@@ -21,6 +21,7 @@ from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.frameworks.job_callbacks import JobCallbacks
 from elasticdl.packages.frameworks.model_notes import of_endless, of_frozen, of_moved
 from elasticdl.packages.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
+from elasticdl.packages.keras.group_ftrl import is_table
 from elasticdl.packages.keras.model.placed import LayerTable, PlacedModel, takes_training
 from elasticdl.packages.keras.model.placement import MovedEmbedding
 from elasticdl.packages.keras.model.scaling import LossScale, loss_scale_of
@@ -175,8 +176,20 @@ def notes_of(placed: PlacedModel, updates: Updates, description: ModelDescriptio
     moved = [t for t in placed.tables if isinstance(t.layer, MovedEmbedding)]
     names = [t.name for t in moved if t.layer.trainable]
     yield from of_moved(names, updates.rule, type(updates.optimizer).__name__)
+    yield from _of_groups(placed, updates.rule)
     yield from of_frozen(description.tables)
     yield from of_endless(description.state, placed.state.values())
+
+
+def _of_groups(placed: PlacedModel, rule: OptimizerSpec) -> Iterator[str]:
+    """Say which tables of Keras have no groups, as they are no tables of the job."""
+    names = [v.path for v in placed.dense.variables if is_table(v)]
+    if names and rule.kind == "group_ftrl" and rule.params["l21"]:
+        yield (
+            f"GroupFtrl updates {', '.join(names)} as Ftrl does: it stays in the model, where rows "
+            "are no groups. --embedding_threshold_bytes=0, or elasticdl.layers.Embedding, makes it "
+            "a table"
+        )
 
 
 def tell_untrained(placed: PlacedModel, untrained: Untrained) -> None:
