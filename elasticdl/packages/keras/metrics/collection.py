@@ -86,7 +86,7 @@ class Metrics:
             with user_code(f"metric {name!r}", on=given, after=no_place):
                 metric.update(
                     *_of_output(name, output, labels, predictions),
-                    _weights_of(output, weights) if is_weighted else None,
+                    _weights_of(name, output, weights) if is_weighted else None,
                 )
 
     def update_all(self, parts: Sequence[Part], output_names: Sequence[str] = ()) -> None:
@@ -173,10 +173,18 @@ def _by_name(outputs: Nested, names: Sequence[str]) -> Nested:
     return outputs
 
 
-def _weights_of(output: str | None, weights: Nested) -> Nested:
-    if not isinstance(weights, Mapping):
+def _weights_of(name: str, output: str | None, weights: Nested) -> Nested:
+    if not isinstance(weights, Mapping | list | tuple):
         return weights
-    return None if output is None else weights.get(output)
+    if output is not None and isinstance(weights, Mapping):
+        return weights.get(output)
+    if len(weights) != 1:
+        raise ModelError(
+            f"metric {name!r} is not for one output, and feed gives sample weights by output: "
+            "expected {output: {name: metric}} of weighted_metrics_fn"
+        )
+    (only,) = weights.values() if isinstance(weights, Mapping) else weights
+    return only
 
 
 def _of_output(

@@ -80,6 +80,7 @@ class KerasMetric:
 
     def update(self, labels: Nested, predictions: Nested, weights: Nested = None) -> None:
         """See `Metric`."""
+        labels, predictions = alone(labels, predictions)
         if not self._adds:
             self._prove_that_it_adds(labels, predictions)
         mask = mask_of(predictions)
@@ -200,7 +201,7 @@ class FunctionMetric:
     """
 
     takes_several = False
-    better = None
+    better: str | None = None
 
     def __init__(self, name: str, function: Callable[[Nested, Nested], tf.Tensor]) -> None:
         self._name = name
@@ -224,6 +225,29 @@ class FunctionMetric:
     def result(self, state: State) -> dict[str, float]:
         """See `Metric`."""
         return {"": mean(state, empty=0.0)}  # as Keras' own
+
+
+def alone(labels: Nested, predictions: Nested) -> tuple[Nested, Nested]:
+    """Return labels and predictions of a model of one output, without a list or dict around them.
+
+    Keras' `compile` does the same. Of a model of several outputs both are returned as they are.
+    """
+    output = None
+    if isinstance(predictions, Mapping) and len(predictions) == 1:
+        ((output, predictions),) = predictions.items()
+    elif isinstance(predictions, list | tuple) and len(predictions) == 1:
+        (predictions,) = predictions
+    if not isinstance(predictions, Mapping | list | tuple):
+        labels = _only(labels, output)
+    return labels, predictions
+
+
+def _only(part: Nested, output: str | None) -> Nested:
+    if isinstance(part, Mapping):
+        part = part.get(output, part) if output is not None else part
+    elif isinstance(part, list | tuple) and len(part) == 1:
+        (part,) = part
+    return part
 
 
 def mask_of(predictions: Nested) -> tf.Tensor | None:
