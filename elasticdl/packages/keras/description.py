@@ -20,6 +20,7 @@ from elasticdl.layers.row_rules import KeptStatistics
 from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.frameworks.job_callbacks import JobCallbacks
 from elasticdl.packages.frameworks.model_notes import of_endless, of_frozen, of_moved
+from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
 from elasticdl.packages.keras.group_ftrl import is_table
 from elasticdl.packages.keras.model.placed import LayerTable, PlacedModel, takes_training
@@ -63,9 +64,19 @@ class Updates:
     callbacks: JobCallbacks | None
 
     def check_rate(self) -> None:
-        """Compute the first rate of a schedule: one that cannot be computed fails now."""
+        """Compute the first rate of a schedule: one that cannot be computed fails now.
+
+        Raises:
+            ModelError: It is of the user, and raises when it is traced, as in `fit`.
+        """
         if has_schedule(self.optimizer):
-            self.rate(0)
+            name = type(self.optimizer._learning_rate).__name__
+            with user_code(f"the schedule {name}", " of a tensor", _as_tensors):
+                self.rate(0)
+
+
+def _as_tensors(_error: Exception) -> str:
+    return "; the step is a tensor: write keras.ops.where(step < 100, 0.1, 0.01) instead of if"
 
 
 def read_updates(
