@@ -275,6 +275,17 @@ def test_a_schedule_cannot_be_reduced_on_plateau():
         )
 
 
+def test_a_callback_that_sets_a_rate_that_is_a_schedule_is_refused():
+    class Sets(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.optimizer.learning_rate = 0.01
+
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    happened = [Moment(MomentKind.EPOCH_END, 0, {"loss": 0.5})]
+    with pytest.raises(ModelError, match="sets the learning rate, which is a schedule"):
+        list(run(lambda: [Sets()], happened, optimizer=keras.optimizers.SGD(schedule)))
+
+
 class Reads(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.model.get_weights()
