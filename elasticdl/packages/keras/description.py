@@ -20,6 +20,7 @@ from elasticdl.layers.row_rules import KeptStatistics
 from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.frameworks.job_callbacks import JobCallbacks
 from elasticdl.packages.frameworks.model_notes import of_endless, of_frozen, of_moved
+from elasticdl.packages.frameworks.python_state import shown
 from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
 from elasticdl.packages.keras.group_ftrl import is_table
@@ -188,6 +189,7 @@ def notes_of(placed: PlacedModel, updates: Updates, description: ModelDescriptio
     names = [t.name for t in moved if t.layer.trainable]
     yield from of_moved(names, updates.rule, type(updates.optimizer).__name__)
     yield from _of_groups(placed, updates.rule)
+    yield from _of_doubles(placed)
     yield from of_frozen(description.tables)
     yield from of_endless(description.state, placed.state.values())
 
@@ -200,6 +202,17 @@ def _of_groups(placed: PlacedModel, rule: OptimizerSpec) -> Iterator[str]:
             f"GroupFtrl updates {', '.join(names)} as Ftrl does: it stays in the model, where rows "
             "are no groups. --embedding_threshold_bytes=0, or elasticdl.layers.Embedding, makes it "
             "a table"
+        )
+
+
+def _of_doubles(placed: PlacedModel) -> Iterator[str]:
+    """Say which variables lose digits between two steps."""
+    variables = (*placed.dense.variables, *placed.state.variables)
+    names = [v.path for v in variables if v.dtype == "float64"]
+    if names:
+        yield (
+            f"{shown(names)}: variables of float64 are kept and updated in float32; a step computes"
+            " in float64"
         )
 
 
