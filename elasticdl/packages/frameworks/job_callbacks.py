@@ -96,7 +96,8 @@ class JobCallbacks:
     def _called(self, call: CallbackCall) -> CallbackResult:
         callbacks = list(self._make())
         states = json.loads(call.state) if call.state else [{} for _ in callbacks]
-        rate = self._rate if call.learning_rate is None else call.learning_rate
+        is_set = self._rate is not None and call.learning_rate is not None
+        rate = call.learning_rate if is_set else self._rate
         control = JobControl(rate, call.num_epochs)
         hooks = []
         for callback, state in zip(callbacks, states, strict=True):

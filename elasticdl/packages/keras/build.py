@@ -191,7 +191,7 @@ def build(
     metrics = Metrics(spec.eval_metrics_fn, spec.weighted_metrics_fn, spec.tell)
     if sample.labels is not None:
         metrics.resolve(sample.labels, placed.sample_outputs, names)
-    updates = read_updates(spec, placed)
+    updates = read_updates(spec, placed, metrics.watched())
     # A trial calls the user's code more often than a job does, so its traces are put back.
     with note(placed.model, spec.loss):
         computed = framework.compute(placed, updates)

@@ -54,11 +54,16 @@ def is_scheduled(
 def job_callbacks(
     callbacks: Callable[[], list[object]] | None,
     optimizer: keras.optimizers.Optimizer,
-    eval_metrics_fn: Callable[[], object] | None,
+    metrics: Mapping[str, str | None] | None,
 ) -> JobCallbacks | None:
     """Return the callbacks that the job is to call, if there are any.
 
     `keras.callbacks.TerminateOnNaN` is what a job does anyway (`--on_nan=stop`).
+
+    Args:
+        callbacks: `callbacks` of the model file.
+        optimizer: The user's.
+        metrics: What is better of each metric; see `Metrics.watched`.
 
     Raises:
         ModelError: A callback cannot work in a job; names it and the setting to use instead.
@@ -78,13 +83,12 @@ def job_callbacks(
                 )
     if not first:
         return None
-    metrics = metrics_by_name(eval_metrics_fn() if eval_metrics_fn else {})
     rate = None if scheduled_rate(callbacks) else _fixed_rate(optimizer)
     for callback in first:
         check_callback(callback, rate, metrics)
 
     def hooks(callback: keras.callbacks.Callback, control: JobControl) -> KerasHooks:
-        return KerasHooks(callback, control, metrics)
+        return KerasHooks(callback, control, metrics or {})
 
     watching = [callback for callback in first if isinstance(callback, MonitorCallback)]
     needs = needs_of(watching, callbacks)
@@ -104,30 +108,3 @@ def _fixed_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
         return None
     # The property also calls a rate that is a function.
     return float(np.asarray(optimizer.learning_rate))
-
-
-def metrics_by_name(metrics: object, output: str = "") -> dict[str, object]:
-    """Return the metrics that `eval_metrics_fn` gave by the names that callbacks' logs have."""
-    found: dict[str, object] = {}
-    if isinstance(metrics, Mapping):
-        for name, value in metrics.items():
-            full = f"{output}_{name}" if output else str(name)
-            if isinstance(value, Mapping | list | tuple):
-                found.update(metrics_by_name(value, full))
-            else:
-                found[full] = _keras_metric(value)
-    elif isinstance(metrics, list | tuple):
-        for value in metrics:
-            metric = _keras_metric(value)
-            name = value if isinstance(value, str) else getattr(metric, "name", str(value))
-            found[f"{output}_{name}" if output else name] = metric
-    return found
-
-
-def _keras_metric(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return keras.metrics.get(value)
-    except ValueError:
-        return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import keras
@@ -20,7 +20,10 @@ from elasticdl.layers.row_rules import KeptStatistics
 from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.frameworks.job_callbacks import JobCallbacks
 from elasticdl.packages.frameworks.model_notes import of_endless, of_frozen, of_moved
+from elasticdl.packages.frameworks.python_state import shown
+from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
+from elasticdl.packages.keras.group_ftrl import is_table
 from elasticdl.packages.keras.model.placed import LayerTable, PlacedModel, takes_training
 from elasticdl.packages.keras.model.placement import MovedEmbedding
 from elasticdl.packages.keras.model.scaling import LossScale, loss_scale_of
@@ -62,15 +65,32 @@ class Updates:
     callbacks: JobCallbacks | None
 
     def check_rate(self) -> None:
-        """Compute the first rate of a schedule: one that cannot be computed fails now."""
+        """Compute the first rate of a schedule: one that cannot be computed fails now.
+
+        Raises:
+            ModelError: It is of the user, and raises when it is traced, as in `fit`.
+        """
         if has_schedule(self.optimizer):
-            self.rate(0)
+            name = type(self.optimizer._learning_rate).__name__
+            with user_code(f"the schedule {name}", " of a tensor", _as_tensors):
+                self.rate(0)
 
 
-def read_updates(spec: ModelSpec, placed: PlacedModel) -> Updates:
+def _as_tensors(_error: Exception) -> str:
+    return "; the step is a tensor: write keras.ops.where(step < 100, 0.1, 0.01) instead of if"
+
+
+def read_updates(
+    spec: ModelSpec, placed: PlacedModel, metrics: Mapping[str, str | None] | None
+) -> Updates:
     """Take from the user's optimizer and callbacks what a step and the job need of them.
 
     A model file without `optimizer` trains nothing; the description of its model says "sgd".
+
+    Args:
+        spec: The functions of the model file.
+        placed: The model.
+        metrics: What is better of each metric; see `Metrics.watched`.
     """
     dense = placed.dense.describe()
     if spec.optimizer is None:
@@ -87,7 +107,7 @@ def read_updates(spec: ModelSpec, placed: PlacedModel) -> Updates:
         rate=learning_rate_of(optimizer, spec.callbacks, spec.tell),
         has_schedule=is_scheduled(optimizer, spec.callbacks),
         scale=scale,
-        callbacks=job_callbacks(spec.callbacks, optimizer, spec.eval_metrics_fn),
+        callbacks=job_callbacks(spec.callbacks, optimizer, metrics),
     )
 
 
@@ -168,8 +188,32 @@ def notes_of(placed: PlacedModel, updates: Updates, description: ModelDescriptio
     moved = [t for t in placed.tables if isinstance(t.layer, MovedEmbedding)]
     names = [t.name for t in moved if t.layer.trainable]
     yield from of_moved(names, updates.rule, type(updates.optimizer).__name__)
+    yield from _of_groups(placed, updates.rule)
+    yield from _of_doubles(placed)
     yield from of_frozen(description.tables)
     yield from of_endless(description.state, placed.state.values())
+
+
+def _of_groups(placed: PlacedModel, rule: OptimizerSpec) -> Iterator[str]:
+    """Say which tables of Keras have no groups, as they are no tables of the job."""
+    names = [v.path for v in placed.dense.variables if is_table(v)]
+    if names and rule.kind == "group_ftrl" and rule.params["l21"]:
+        yield (
+            f"GroupFtrl updates {', '.join(names)} as Ftrl does: it stays in the model, where rows "
+            "are no groups. --embedding_threshold_bytes=0, or elasticdl.layers.Embedding, makes it "
+            "a table"
+        )
+
+
+def _of_doubles(placed: PlacedModel) -> Iterator[str]:
+    """Say which variables lose digits between two steps."""
+    variables = (*placed.dense.variables, *placed.state.variables)
+    names = [v.path for v in variables if v.dtype == "float64"]
+    if names:
+        yield (
+            f"{shown(names)}: variables of float64 are kept and updated in float32; a step computes"
+            " in float64"
+        )
 
 
 def tell_untrained(placed: PlacedModel, untrained: Untrained) -> None:

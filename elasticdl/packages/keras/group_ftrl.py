@@ -55,7 +55,7 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
     ) -> None:
         """Update a variable as `Ftrl` does, and then its rows as groups, if it is a table."""
         super().update_step(gradient, variable, learning_rate)
-        if not self.group_lasso_strength or not _is_table(variable):
+        if not self.group_lasso_strength or not is_table(variable):
             return
         ops = keras.ops
         linear = self._linears[self._get_variable_index(variable)]
@@ -72,7 +72,8 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
         return {**super().get_config(), "group_lasso_strength": self.group_lasso_strength}
 
 
-def _is_table(variable: keras.Variable) -> bool:
+def is_table(variable: keras.Variable) -> bool:
+    """Say whether a variable is the weight of an `Embedding` layer."""
     # TensorFlow's variable stands for Keras' variable here. Its name ends with ":0", and may have a
     # path.
     return str(variable.name).split("/")[-1].split(":")[0] == _EMBEDDINGS

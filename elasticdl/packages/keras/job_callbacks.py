@@ -22,6 +22,7 @@ from elasticdl.packages.frameworks.job_callbacks import (
     mode_of,
 )
 from elasticdl.packages.keras.internals import MonitorCallback
+from elasticdl.packages.keras.metrics.collection import in_logs
 
 MEMORY = CallbackMemory("_model", "params", "validation_data")
 _BATCH_HOOKS = (
@@ -32,18 +33,19 @@ _BATCH_HOOKS = (
     "on_test_batch_begin",
     "on_test_batch_end",
 )
-_DIRECTIONS = {"up": "max", "down": "min"}  # Keras' words, and those of `mode`
 
 
 def check_callback(
-    callback: keras.callbacks.Callback, rate: float | None, metrics: Mapping[str, object]
+    callback: keras.callbacks.Callback,
+    rate: float | None,
+    metrics: Mapping[str, str | None] | None,
 ) -> None:
     """Refuse a callback that cannot work in a job.
 
     Args:
         callback: The callback that `callbacks()` returned.
         rate: The optimizer's learning rate; None: it is a schedule.
-        metrics: Metrics of the evaluations by name.
+        metrics: What is better of each metric of the evaluations; None: they are not known.
 
     Raises:
         ModelError: It could not; names it and what to do instead.
@@ -74,16 +76,8 @@ def check_callback(
         )
     if isinstance(callback, keras.callbacks.ReduceLROnPlateau):
         check_rate(callback, rate)
-    if isinstance(callback, MonitorCallback):
-        check_monitor(callback, directions_of(metrics))
-
-
-def directions_of(metrics: Mapping[str, object]) -> dict[str, str | None]:
-    """Return the "auto" mode of each metric, as Keras finds it."""
-    return {
-        name: _DIRECTIONS.get(getattr(metric, "_direction", None) or "")
-        for name, metric in metrics.items()
-    }
+    if isinstance(callback, MonitorCallback) and metrics is not None:
+        check_monitor(callback, metrics)
 
 
 class KerasHooks:
@@ -94,11 +88,14 @@ class KerasHooks:
     Args:
         callback: A new one.
         control: The job.
-        metrics: Metrics of the evaluations by name.
+        metrics: What is better of each metric of the evaluations.
     """
 
     def __init__(
-        self, callback: keras.callbacks.Callback, control: JobControl, metrics: Mapping[str, object]
+        self,
+        callback: keras.callbacks.Callback,
+        control: JobControl,
+        metrics: Mapping[str, str | None],
     ) -> None:
         self._callback = callback
         self._follows_evaluations = False
@@ -106,7 +103,7 @@ class KerasHooks:
         callback.set_model(JobModel(control))
         if isinstance(callback, MonitorCallback):
             self._follows_evaluations = follows_evaluations(callback.monitor)
-            callback.mode = mode_of(callback, directions_of(metrics))
+            callback.mode = mode_of(callback, metrics)
             callback._set_monitor_op()
 
     def on_train_begin(self) -> None:
@@ -141,8 +138,7 @@ class KerasHooks:
 
 def _named(logs: Mapping[str, float]) -> dict[str, float]:
     """Return logs with the names that Keras gives the metrics of outputs."""
-    # The job names a metric of an output `output/metric`, and Keras `output_metric`.
-    return {name.replace("/", "_"): value for name, value in logs.items()}
+    return {in_logs(name): value for name, value in logs.items()}
 
 
 def _of_test(logs: Mapping[str, float]) -> dict[str, float]:

@@ -187,6 +187,9 @@ class _Values:
         make = _NODES.get(node.type)
         if make is None:
             raise unsupported(f"TensorFlow's {node.type}", self._rule)
+        if node.type == "Cast" and not _keeps_numbers(node):
+            kinds = (node.inputs[0].dtype.name, node.outputs[0].dtype.name)
+            raise unsupported("a cast of {} to {}".format(*kinds), self._rule)
         self.note(node.outputs[0], make(self._builder, *map(self._number, node.inputs)))
 
     def _use(self, node: tf.Operation) -> None:
@@ -217,6 +220,13 @@ _ASSIGNS = {
     "AssignAddVariableOp": "add",
     "AssignSubVariableOp": "subtract",
 }
+
+
+def _keeps_numbers(cast: tf.Operation) -> bool:
+    """Return whether a cast leaves each number as it is, but for the rounding of float32."""
+    given, made = cast.inputs[0].dtype, cast.outputs[0].dtype
+    is_to_whole = made.is_integer and not given.is_floating
+    return is_to_whole or made in (given, tf.float32, tf.float64)
 
 
 def _op(name: str, *order: int) -> Make:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from elasticdl.errors import ConfigError, ModelError
@@ -95,6 +95,13 @@ def _written(functions: Mapping[str, object], folder: Path) -> ModelPlace:
                 f"model: expected a function or a class as {name!r}, found an object of "
                 f"{type(value).__name__}; write def {name}(): return ..."
             )
+    loss = named.get("loss")
+    of_user = isinstance(loss, FunctionType) and not loss.__module__.startswith("keras.")
+    if of_user and named.get("loss_weights") is not None:
+        raise ModelError(
+            "model: loss_weights go with a loss that compile takes by output, and loss is a "
+            "function here: expected it to add its weighted losses, and no loss_weights"
+        )
     try:
         make_private(folder)
         path = functions_of_program.write(folder, named)

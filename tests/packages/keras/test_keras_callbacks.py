@@ -13,6 +13,7 @@ from elasticdl.callbacks import JobControl
 from elasticdl.errors import ModelError
 from elasticdl.job import Moment, MomentKind
 from elasticdl.packages.keras.callbacks import job_callbacks
+from elasticdl.packages.keras.metrics.collection import Metrics
 from tests.packages.frameworks.called import VALUES, call, moments
 
 pytestmark = pytest.mark.keras
@@ -22,9 +23,17 @@ def metrics():
     return {"auc": keras.metrics.AUC(), "own": lambda labels, predictions: predictions}
 
 
+def watched(given=metrics, weighted=None, outputs=("out",)):
+    """Return what a job knows of metrics, when it has seen a minibatch."""
+    made, values = Metrics(given, weighted), tf.constant([[0.0], [1.0]])
+    parts = values if len(outputs) == 1 else dict.fromkeys(outputs, values)
+    made.resolve(parts, parts, outputs)
+    return made.watched()
+
+
 def run(make, moments, rate=0.1, optimizer=None):
     """Call callbacks for each moment as workers do; yield (result, rate in force)."""
-    return call(job_callbacks(make, optimizer or keras.optimizers.SGD(rate), metrics), moments)
+    return call(job_callbacks(make, optimizer or keras.optimizers.SGD(rate), watched()), moments)
 
 
 class KerasModel:
@@ -221,7 +230,28 @@ REFUSED = {
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_a_callback_could_not_do_is_refused_before_training(message):
     with pytest.raises(ModelError, match=message):
-        job_callbacks(REFUSED[message], keras.optimizers.SGD(0.1), metrics)
+        job_callbacks(REFUSED[message], keras.optimizers.SGD(0.1), watched())
+
+
+@pytest.mark.parametrize(
+    ("given", "outputs", "monitor"),
+    [
+        (lambda: [keras.metrics.AUC()], ["out"], "val_auc"),
+        (lambda: [keras.metrics.AUC], ["out"], "val_auc"),
+        (lambda: [keras.metrics.AUC(), keras.metrics.AUC(curve="PR")], ["out"], "val_auc_1"),
+        (lambda: [["mae"], [keras.metrics.AUC()]], ["a", "b"], "val_b_auc"),
+        (lambda: {"a": "mae", "b": keras.metrics.AUC()}, ["a", "b"], "val_b_auc"),
+    ],
+)
+def test_a_metric_is_watched_by_the_name_that_the_logs_have(given, outputs, monitor):
+    given()  # Keras numbers what is made later: auc_1
+    make = lambda: [keras.callbacks.EarlyStopping(monitor)]  # noqa: E731
+    job_callbacks(make, keras.optimizers.SGD(0.1), watched(given, outputs=outputs))
+
+
+def test_a_weighted_metric_is_watched():
+    known = watched(lambda: ["mae"], lambda: ["mae", keras.metrics.AUC()])
+    assert known == {"mae": "min", "weighted_mae": "min", "auc": "max"}
 
 
 def test_a_rate_that_a_callback_schedules_cannot_be_reduced_on_plateau():
@@ -230,7 +260,7 @@ def test_a_rate_that_a_callback_schedules_cannot_be_reduced_on_plateau():
         keras.callbacks.ReduceLROnPlateau("val_auc"),
     ]
     with pytest.raises(ModelError, match="learning rate is a schedule, which it cannot set"):
-        job_callbacks(make, keras.optimizers.SGD(0.1), metrics)
+        job_callbacks(make, keras.optimizers.SGD(0.1), watched())
 
 
 def test_a_schedule_cannot_be_reduced_on_plateau():
@@ -243,6 +273,17 @@ def test_a_schedule_cannot_be_reduced_on_plateau():
                 optimizer=keras.optimizers.SGD(schedule),
             )
         )
+
+
+def test_a_callback_that_sets_a_rate_that_is_a_schedule_is_refused():
+    class Sets(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.optimizer.learning_rate = 0.01
+
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    happened = [Moment(MomentKind.EPOCH_END, 0, {"loss": 0.5})]
+    with pytest.raises(ModelError, match="sets the learning rate, which is a schedule"):
+        list(run(lambda: [Sets()], happened, optimizer=keras.optimizers.SGD(schedule)))
 
 
 class Reads(keras.callbacks.Callback):
@@ -275,7 +316,7 @@ def test_what_a_callback_cannot_do_is_said_when_it_does(callback, message):
 
 def test_terminate_on_nan_is_what_a_job_does_anyway():
     make = lambda: [keras.callbacks.TerminateOnNaN()]  # noqa: E731
-    assert job_callbacks(make, keras.optimizers.SGD(0.1), metrics) is None
+    assert job_callbacks(make, keras.optimizers.SGD(0.1), watched()) is None
 
 
 def test_the_loss_of_an_evaluation_is_that_of_keras(new_job):

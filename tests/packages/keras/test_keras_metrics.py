@@ -17,6 +17,15 @@ RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 2, (60, 1)).astype(np.float32)
 SCORES = np.clip(LABELS * 0.3 + RNG.uniform(0, 0.7, (60, 1)), 0, 1).astype(np.float32)
 PARTS = [slice(0, 7), slice(7, 40), slice(40, 60)]
+N, T, C = 60, 5, 4
+WEIGHTS = RNG.uniform(0, 3, N).astype(np.float32)
+PROBABILITIES = RNG.dirichlet(np.ones(C), N).astype(np.float32)
+CLASSES = RNG.integers(0, C, N)
+SEQUENCES = RNG.dirichlet(np.ones(C), (N, T)).astype(np.float32)
+SEQUENCE_CLASSES = RNG.integers(0, C, (N, T))
+MASKS = np.arange(T) < RNG.integers(1, T + 1, (N, 1))
+TWO = {"a": SCORES, "b": PROBABILITIES}
+TWO_LABELS = {"a": LABELS, "b": CLASSES}
 
 
 def feed(metrics, parts):
@@ -111,6 +120,46 @@ def test_a_metric_whose_state_does_not_add_is_refused():
         feed(Metrics(lambda: {"x": Largest()}), PARTS)
 
 
+class Counting(SumOfSquares):
+    """A user's metric that counts records in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(y_true, y_pred)
+        self.count += len(y_true)
+
+    def result(self):
+        return self.total / max(self.count, 1)
+
+
+class Keeping(m.Metric):
+    """A user's metric that keeps all predictions in Python, and has no variables."""
+
+    def __init__(self):
+        super().__init__(name="keeping")
+        self.seen = []
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.seen.append(np.asarray(y_pred))
+
+    def result(self):
+        return np.median(np.concatenate(self.seen)) if self.seen else 0.0
+
+    def reset_state(self):
+        self.seen = []
+
+
+@pytest.mark.parametrize(
+    ("make", "kept"), [(Counting, "x.count"), (Keeping, r"x.seen\[0\], x.seen\[1\]")]
+)
+def test_a_metric_whose_result_follows_from_values_in_python_is_refused(make, kept):
+    with pytest.raises(ModelError, match=f"variables alone, but from {kept}: what Python keeps"):
+        feed(Metrics(lambda: {"x": make()}), PARTS)
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
@@ -171,6 +220,53 @@ def test_outputs_in_a_list_go_by_the_models_names():
     assert metrics.results(metrics.states())["b/mse"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("labels", [[LABELS], LABELS, {"a": LABELS}], ids=["list", "plain", "dict"])
+@pytest.mark.parametrize("weights", [[WEIGHTS], WEIGHTS, {"a": WEIGHTS}])
+def test_one_output_may_be_in_a_list_or_in_a_dict(labels, weights):
+    found = []
+    for predictions in ([SCORES], {"a": SCORES}):
+        metrics = Metrics(lambda: ["mae", "accuracy"], lambda: ["mae"])
+        parts = (tensors(slice(None), part) for part in (labels, predictions))
+        if not isinstance(labels, dict) or isinstance(predictions, dict):
+            metrics.update(*parts, ("a",), tensors(slice(None), weights))
+            found.append(metrics.results(metrics.states()))
+    errors = np.abs(LABELS - SCORES)[:, 0]
+    for results in found:
+        assert results["mae"] == pytest.approx(errors.mean())
+        assert results["weighted_mae"] == pytest.approx(np.average(errors, weights=WEIGHTS))
+        assert results["accuracy"] == pytest.approx(np.mean((LABELS > 0.5) == (SCORES > 0.5)))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        ({"mae": "mae"}, "'mae' is for one output, and the model has 2: expected {output: {name"),
+        ([["mae"], ["mse"]], "'list' is for one output.* return a dict of them from the model"),
+        ([m.AUC(), m.MeanSquaredError()], "'auc' is for one output, and the model has 2"),
+    ],
+)
+def test_a_metric_of_keras_for_outputs_without_names_is_refused(metrics, says):
+    made = Metrics(lambda: metrics)
+    with pytest.raises(ModelError, match=says):
+        made.resolve([LABELS, LABELS], [SCORES, SCORES])
+
+
+def test_weights_by_output_of_a_function_of_all_outputs_are_refused():
+    metrics = Metrics(None, lambda: {"f": lambda labels, predictions: predictions["a"]})
+    parts = {"a": tf.constant(SCORES), "b": tf.constant(SCORES)}
+    with pytest.raises(
+        ModelError, match="'f' is not for one output, and feed gives sample weights"
+    ):
+        metrics.update(parts, parts, (), dict.fromkeys("ab", tf.constant(WEIGHTS)))
+
+
+def test_an_output_may_have_no_metric():
+    metrics = Metrics(lambda: {"a": "mae", "b": None})
+    parts = {"a": tf.constant(LABELS), "b": tf.constant(LABELS)}
+    metrics.update(parts, parts)
+    assert metrics.results(metrics.states()) == {"a/mae": 0.0}
+
+
 def test_reset_forgets():
     metrics = Metrics(lambda: {"auc": m.AUC(), "f": lambda y, p: y})
     feed(metrics, PARTS)
@@ -195,17 +291,6 @@ def test_wrong_metrics_are_named(returned, says):
 
 def test_no_function_means_no_metrics():
     assert feed(Metrics(None), PARTS) == {}
-
-
-N, T, C = 60, 5, 4
-WEIGHTS = RNG.uniform(0, 3, N).astype(np.float32)
-PROBABILITIES = RNG.dirichlet(np.ones(C), N).astype(np.float32)
-CLASSES = RNG.integers(0, C, N)
-SEQUENCES = RNG.dirichlet(np.ones(C), (N, T)).astype(np.float32)
-SEQUENCE_CLASSES = RNG.integers(0, C, (N, T))
-MASKS = np.arange(T) < RNG.integers(1, T + 1, (N, 1))
-TWO = {"a": SCORES, "b": PROBABILITIES}
-TWO_LABELS = {"a": LABELS, "b": CLASSES}
 
 
 def tensors(part, structure, mask=None):
@@ -284,7 +369,7 @@ def test_metrics_are_those_of_compile(plain, weighted, labels, predictions, mask
 
 def test_a_metric_that_depends_on_shapes_needs_one_outputs():
     metrics = Metrics(lambda: {"x": "accuracy"})
-    with pytest.raises(ModelError, match="one of several metrics by the shapes"):
+    with pytest.raises(ModelError, match="'x' is for one output, and the model has 2"):
         metrics.update(tensors(slice(None), TWO_LABELS), tensors(slice(None), TWO), ("a", "b"))
 
 

@@ -33,6 +33,13 @@ def ids_and_labels(n=64, fields=3, high=20, seed=0):
     return {"ids": ids, "label": (ids.sum(1) % 5).astype(np.float32)}
 
 
+class Stepped(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that works outside of a compiled function alone."""
+
+    def __call__(self, step):
+        return 0.1 if step < 10 else 0.01
+
+
 class TestEmbeddings:
     def model(self):
         ids = keras.Input((3,), dtype="int64", name="ids")
@@ -513,6 +520,10 @@ class TestStep:
             ({"loss": lambda a, b: keras.losses.Hinge()}, "found Hinge .* or is called in it"),
             ({"loss": None}, "training needs a function loss"),
             ({"optimizer": lambda: 0.1}, "must return a keras.optimizers.Optimizer, found float"),
+            (
+                {"optimizer": lambda: keras.optimizers.SGD(Stepped())},
+                r"the schedule Stepped raised .*; the step is a tensor: write keras.ops.where",
+            ),
         ],
     )
     def test_what_a_function_returns_wrong_is_named(self, new_job, changes, says):

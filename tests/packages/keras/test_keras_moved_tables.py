@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
+from elasticdl.optimizers import GroupFtrl
 
 pytestmark = pytest.mark.keras
 
@@ -83,6 +84,20 @@ def test_a_table_of_a_layer_that_is_no_part_of_the_model_is_not_trained(new_job,
     moved, kept = (losses(new_job, threshold, model) for threshold in (MOVED, IN_MODEL))
     np.testing.assert_allclose(moved, kept, rtol=1e-5)
     assert "'rows' is called but is no part of the model" in caplog.text
+
+
+def test_that_rows_of_a_table_in_the_model_are_no_groups_is_said(new_job):
+    def notes(threshold, strength):
+        job = new_job(
+            RECORDS, 16, threshold=threshold, model=model_of(lambda *_: None), feed=feed,
+            loss=squared, optimizer=lambda: GroupFtrl(0.1, strength),
+        )  # fmt: skip
+        return [note for note in job.backend._spec.notes if "Ftrl" in note]
+
+    (note,) = notes(IN_MODEL, 0.5)
+    assert "GroupFtrl updates rows/embeddings as Ftrl does" in note
+    assert not notes(IN_MODEL, 0.0)
+    assert not [note for note in notes(MOVED, 0.5) if "as Ftrl does" in note]
 
 
 @pytest.mark.parametrize(

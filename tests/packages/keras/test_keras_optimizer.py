@@ -128,6 +128,20 @@ def with_its_own(**methods):
         ),
         (own(lambda s, g, v, lr: v.assign_sub(g * len(v.shape))), "something else to 'bias' than"),
         (own(lambda s, g, v, lr: v.assign_sub(keras.random.normal(v.shape))), "Own uses a variab"),
+        (
+            own(
+                lambda s, g, v, lr: v.assign_sub(
+                    keras.ops.cast(keras.ops.cast(g, "int32"), lr.dtype)
+                )
+            ),
+            "rule Own uses a cast of float32 to int32, which the ps replicas do not compute",
+        ),
+        (
+            own(
+                lambda s, g, v, lr: v.assign_sub(keras.ops.cast(keras.ops.cast(g, bool), lr.dtype))
+            ),
+            "rule Own uses a cast of float32 to bool",
+        ),
         (own(lambda s, g, v, lr: v.assign_sub(g + 1 / 0)), "update_step.*division by zero"),
         (with_its_own(apply=lambda *a: None), r"apply\(\) was set on the optimizer SGD"),
         (

@@ -172,6 +172,16 @@ def test_a_file_that_is_no_text_is_no_vocabulary(tmp_path):
         preprocessing.IndexLookup(words)
 
 
+def test_words_in_bytes_are_found_and_words_without_an_order_are_refused():
+    given = np.array([b"cat", "k\xf8benhavn".encode()])
+    layer = preprocessing.IndexLookup(given)
+    assert layer(tf.constant(["k\xf8benhavn", "cow", "cat"])).numpy().tolist() == [1, 2, 0]
+    with pytest.raises(ModelError, match=r"IndexLookup .* is a set.* expected a list, such as"):
+        preprocessing.IndexLookup({"cat", "dog"})
+    with pytest.raises(ModelError, match=r"vocabulary has b'\\xf8', which is no text in UTF-8"):
+        preprocessing.IndexLookup([b"cat", b"\xf8"])
+
+
 @pytest.mark.timeout(30)
 def test_a_word_that_is_twice_at_the_end_of_a_large_vocabulary_is_found_at_once():
     words = [f"word-{number}" for number in range(200_000)]

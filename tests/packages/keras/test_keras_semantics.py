@@ -438,6 +438,14 @@ class TestHalfPrecision:
         assert half[-1] < 0.1 * half[0]
         np.testing.assert_allclose(half, whole, rtol=0.1, atol=0.02)
 
+    def test_that_float64_is_kept_in_float32_is_said(self, new_job):
+        notes = [
+            new_job(data(), 16, model=self.model(p), **FUNCTIONS).backend._spec.notes
+            for p in ("float64", "float32")
+        ]
+        assert "dense/kernel, dense/bias: variables of float64 are kept" in notes[0][0]
+        assert notes[1] == []
+
     def test_gradients_too_small_for_float16_arrive(self, new_job):
         """Without a scale they are 0: the smallest number of float16 is 6e-8."""
         small = {**FUNCTIONS, "loss": lambda y, p: 1e-8 * tf.reduce_mean(squared(y, p))}

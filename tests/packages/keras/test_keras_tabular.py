@@ -254,6 +254,12 @@ def test_numbers_and_buckets_come_from_the_statistics(tmp_path, monkeypatch):
         ),
         (lambda: Table([], Label("y", "a", classes=["a", "b"])), "say either of both"),
         (lambda: Table([], Label("y", classes=["a"])), "two classes or more"),
+        (lambda: Table([], Label("y", classes={"a", "b"})), r"Label\('y'\): classes is a set"),
+        (
+            lambda: Table([Category("a", {"b", "c"})], LABEL),
+            r"Category\('a'\): vocabulary is a set",
+        ),
+        (lambda: Table([Tags("a", "no.txt")], LABEL), r"Tags\('a'\): .* there is no such file"),
         (lambda: batch_of(table(), LINES, names=()), "the lines have no names of columns"),
         (
             lambda: Table([Bucket("a")], LABEL).encode({"a": keras.Input((1,))}),

@@ -60,6 +60,10 @@ def test_functions_and_values_of_two_jobs_are_those_of_each(cells, tmp_path):
         ({"forward": 3}, "expected a function or a class as 'forward', found an object of int"),
         ({"feed": len}, "expected a function 'forward' that makes the model, found 'feed'"),
         ({"forward": len, "a b": len}, "expected the name of a function, found 'a b'"),
+        (
+            {"forward": len, "loss": lambda labels, predictions: 0.0, "loss_weights": [1, 2]},
+            "loss is a function here: expected it to add its weighted losses",
+        ),
     ],
 )
 def test_what_makes_no_model_is_refused(functions, words, tmp_path):

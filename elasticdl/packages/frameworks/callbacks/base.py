@@ -49,6 +49,11 @@ class JobControl:
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
+        if self._rate is None:
+            raise ModelError(
+                "a callback sets the learning rate, which is a schedule: give the optimizer a "
+                "number, which callbacks may set"
+            )
         value = float(rate)
         if not (math.isfinite(value) and value >= 0):
             raise ModelError(f"a callback sets the learning rate to {value}")

@@ -27,6 +27,8 @@ def describe_initializer(
     if isinstance(initializer, type):
         initializer = initializer()
     kinds = keras.initializers
+    if _draws_by_itself(initializer):
+        raise _unknown(initializer, layer)
     if isinstance(initializer, kinds.Zeros):
         return "constant", {"value": 0.0}
     if isinstance(initializer, kinds.Ones):
@@ -41,7 +43,17 @@ def describe_initializer(
         return "normal", _normal(initializer.mean, initializer.stddev)
     if isinstance(initializer, kinds.VarianceScaling):
         return _variance_scaling(initializer, layer, dim, input_dim)
-    raise ModelError(
+    raise _unknown(initializer, layer)
+
+
+def _draws_by_itself(initializer: keras.initializers.Initializer) -> bool:
+    """Return whether a user's class, which may derive from one of Keras, makes the values."""
+    call = type(initializer).__call__
+    return not str(getattr(call, "__module__", "")).startswith("keras.")
+
+
+def _unknown(initializer: keras.initializers.Initializer, layer: str) -> ModelError:
+    return ModelError(
         f"Embedding {layer!r}: embeddings_initializer is {type(initializer).__name__}, but rows "
         "are created one by one on the ps replicas; use a constant, RandomUniform, RandomNormal, "
         "TruncatedNormal or a VarianceScaling initializer"

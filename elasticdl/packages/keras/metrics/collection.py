@@ -86,7 +86,7 @@ class Metrics:
             with user_code(f"metric {name!r}", on=given, after=no_place):
                 metric.update(
                     *_of_output(name, output, labels, predictions),
-                    _weights_of(output, weights) if is_weighted else None,
+                    _weights_of(name, output, weights) if is_weighted else None,
                 )
 
     def update_all(self, parts: Sequence[Part], output_names: Sequence[str] = ()) -> None:
@@ -99,6 +99,17 @@ class Metrics:
             self.update(labels, predictions, output_names, weights, lambda m: m.takes_several)
         for labels, predictions, weights in parts:
             self.update(labels, predictions, output_names, weights, lambda m: not m.takes_several)
+
+    def watched(self) -> dict[str, str | None] | None:
+        """Return what is better of each metric, "min" or "max", by the names of Keras' logs.
+
+        Returns:
+            None for what is not known; instead of the dict if no minibatch was seen.
+        """
+        if self._metrics is None:
+            return None
+        named = self._metrics.items()
+        return {in_logs(name): metric.better for name, (_, metric, _) in named}
 
     def states(self) -> MetricStates:
         """Return the sums of all metrics."""
@@ -143,6 +154,11 @@ class Metrics:
 _OfOutput = tuple[str | None, Metric, bool]  # output, metric, whether it sees sample weights
 
 
+def in_logs(name: str) -> str:
+    """Return the name that Keras' logs have for a metric of the job, `output/metric`."""
+    return name.replace("/", "_")
+
+
 def _call(function: MetricsFunction | None, name: str) -> object:
     if function is None:
         return {}
@@ -157,10 +173,18 @@ def _by_name(outputs: Nested, names: Sequence[str]) -> Nested:
     return outputs
 
 
-def _weights_of(output: str | None, weights: Nested) -> Nested:
-    if not isinstance(weights, Mapping):
+def _weights_of(name: str, output: str | None, weights: Nested) -> Nested:
+    if not isinstance(weights, Mapping | list | tuple):
         return weights
-    return None if output is None else weights.get(output)
+    if output is not None and isinstance(weights, Mapping):
+        return weights.get(output)
+    if len(weights) != 1:
+        raise ModelError(
+            f"metric {name!r} is not for one output, and feed gives sample weights by output: "
+            "expected {output: {name: metric}} of weighted_metrics_fn"
+        )
+    (only,) = weights.values() if isinstance(weights, Mapping) else weights
+    return only
 
 
 def _of_output(

@@ -12,20 +12,25 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.python_state import PythonState, shown
 from elasticdl.packages.keras.feed.minibatch import num_records
 from elasticdl.packages.keras.internals import get_keras_mask, set_keras_mask
+from elasticdl.packages.keras.model.trial import visit
 from elasticdl.packages.keras.types import Nested
 
 State = list[NDArray[np.float64]]
+_BETTER = {"up": "max", "down": "min"}  # by the words of Keras
 
 
 class Metric(Protocol):
     """A metric of one output.
 
     takes_several: Whether several minibatches in one call are the same to it as one by one.
+    better: "max" or "min", whichever is better; None if Keras does not know.
     """
 
     takes_several: bool
+    better: str | None
 
     def reset(self) -> None:
         """Forget all minibatches."""
@@ -52,6 +57,7 @@ class KerasMetric:
         self._metric = metric
         self._adds = _is_known_to_add(metric)
         self.takes_several = self._adds and not _calls_a_user(metric)
+        self.better = _BETTER.get(getattr(metric, "_direction", None) or "")
         self._is_known = self._adds
         self._initial: State = []  # of a user's metric, whose counts need not begin with zero
         self._update = self._compiled()
@@ -74,6 +80,7 @@ class KerasMetric:
 
     def update(self, labels: Nested, predictions: Nested, weights: Nested = None) -> None:
         """See `Metric`."""
+        labels, predictions = alone(labels, predictions)
         if not self._adds:
             self._prove_that_it_adds(labels, predictions)
         mask = mask_of(predictions)
@@ -131,8 +138,10 @@ class KerasMetric:
     def _prove_that_it_adds(self, labels: tf.Tensor, predictions: tf.Tensor) -> None:
         """Check on the first minibatch that states of its halves add to the state of the whole.
 
-        Keras' own metrics are known; for a user's there is no other way to tell.
+        The result must follow from the state alone: what Python keeps stays in one worker. Keras'
+        own metrics are known; for a user's there is no other way to tell.
         """
+        before = self._python()
         count = num_records(predictions)
         half = max(1, count // 2)
         first, rest = slice(0, half), slice(half if count > 1 else 0, None)
@@ -143,9 +152,24 @@ class KerasMetric:
                 self._metric.update_state(labels[part], predictions[part])
             return self.state()
 
+        num_variables = len(self._metric.variables)
         state_of(first)  # some make their variables now
+        if len(self._metric.variables) > num_variables:
+            before = self._python()
         one, other, both = state_of(first), state_of(rest), state_of(first, rest)
+        after, direct = self._python(), self._result_now()
+        before.put_back()
+        kept = bool(direct) and not _are_close(direct, self.result(both))
+        before.put_back()
         self.reset()
+        if kept or not self._metric.variables:
+            changed = shown(before.differences(after))
+            raise ModelError(
+                f"metric {self._name!r} ({type(self._metric).__name__}): its result does not follow"
+                f" from its variables alone{changed and f', but from {changed}'}: what Python keeps"
+                " stays in one worker and cannot be merged with that of others; keep sums and "
+                "counts in variables of add_weight, and divide in result()"
+            )
         adds = all(
             # Sums in another order differ by rounding.
             np.allclose(a + b, whole, rtol=1e-4, atol=1e-6)
@@ -159,6 +183,16 @@ class KerasMetric:
             )
         self._adds = True
 
+    def _python(self) -> PythonState:
+        return PythonState({self._name: self._metric}, visit)
+
+    def _result_now(self) -> dict[str, float]:
+        """Return the result of what the metric has seen; nothing if that is too little for it."""
+        try:
+            return _named(self._metric.result())
+        except Exception:  # of the user's code; it is raised again when a result is needed
+            return {}
+
 
 class FunctionMetric:
     """A function of labels and predictions whose results are averaged over records.
@@ -167,6 +201,7 @@ class FunctionMetric:
     """
 
     takes_several = False
+    better: str | None = None
 
     def __init__(self, name: str, function: Callable[[Nested, Nested], tf.Tensor]) -> None:
         self._name = name
@@ -192,6 +227,29 @@ class FunctionMetric:
         return {"": mean(state, empty=0.0)}  # as Keras' own
 
 
+def alone(labels: Nested, predictions: Nested) -> tuple[Nested, Nested]:
+    """Return labels and predictions of a model of one output, without a list or dict around them.
+
+    Keras' `compile` does the same. Of a model of several outputs both are returned as they are.
+    """
+    output = None
+    if isinstance(predictions, Mapping) and len(predictions) == 1:
+        ((output, predictions),) = predictions.items()
+    elif isinstance(predictions, list | tuple) and len(predictions) == 1:
+        (predictions,) = predictions
+    if not isinstance(predictions, Mapping | list | tuple):
+        labels = _only(labels, output)
+    return labels, predictions
+
+
+def _only(part: Nested, output: str | None) -> Nested:
+    if isinstance(part, Mapping):
+        part = part.get(output, part) if output is not None else part
+    elif isinstance(part, list | tuple) and len(part) == 1:
+        (part,) = part
+    return part
+
+
 def mask_of(predictions: Nested) -> tf.Tensor | None:
     """Return the mask that Keras attached to an output, or None."""
     return get_keras_mask(predictions)
@@ -212,6 +270,14 @@ def _named(result: tf.Tensor | Mapping[str, tf.Tensor]) -> dict[str, float]:
     if array.ndim == 0:
         return {"": float(array)}
     return {f"/{k}": float(v) for k, v in enumerate(array.ravel())}
+
+
+def _are_close(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    if one.keys() != other.keys():
+        return False
+    # The state is kept in float32, and a result may be a difference of sums.
+    a, b = ([values[name] for name in one] for values in (one, other))
+    return bool(np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def _is_known_to_add(metric: keras.metrics.Metric) -> bool:

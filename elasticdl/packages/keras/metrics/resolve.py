@@ -15,7 +15,7 @@ from elasticdl.packages.keras.internals import (
     is_binary_or_sparse_categorical,
     to_snake_case,
 )
-from elasticdl.packages.keras.metrics.kinds import FunctionMetric, KerasMetric, Metric
+from elasticdl.packages.keras.metrics.kinds import FunctionMetric, KerasMetric, Metric, alone
 from elasticdl.packages.keras.types import Nested
 
 _ACCURACY = ("accuracy", "acc")
@@ -44,7 +44,7 @@ class Outputs:
     def of(self, output: str | None) -> tuple[Nested, Nested]:
         """Return one output's labels and predictions; labels may be common to all."""
         if output is None:
-            return self.labels, self.predictions
+            return alone(self.labels, self.predictions)
         labels, predictions = self.labels, self.predictions
         labels = labels.get(output) if isinstance(labels, Mapping) else labels
         predictions = predictions.get(output) if isinstance(predictions, Mapping) else predictions
@@ -107,9 +107,18 @@ def make(chosen: Chosen, outputs: Outputs | None, tell: Tell) -> Metric:
     """Return the metric that was chosen, for its output; tell how it is called.
 
     Raises:
-        ModelError: There is no such metric, or it cannot be told before a minibatch was seen.
+        ModelError: There is no such metric, or it cannot be told before a minibatch was seen, or it
+            is for one output of several, and does not say for which.
     """
     metric, name = chosen.metric, chosen.full_name
+    if outputs is not None and not _is_function(metric):
+        _, predictions = outputs.of(chosen.output)
+        if isinstance(predictions, Mapping | list | tuple):
+            raise ModelError(
+                f"metric {name!r} is for one output, and the model has {len(predictions)}: "
+                "expected {output: {name: metric}}, by the names of the outputs; if they have "
+                "none, return a dict of them from the model"
+            )
     if isinstance(metric, str):
         return KerasMetric(name, _of_name(metric, name, outputs, chosen.output))
     if isinstance(metric, type) and issubclass(metric, keras.metrics.Metric):
@@ -127,8 +136,20 @@ def make(chosen: Chosen, outputs: Outputs | None, tell: Tell) -> Metric:
     )
 
 
+def _is_function(metric: object) -> bool:
+    """Return whether a metric is a function of the user, which is given all outputs."""
+    is_kind = isinstance(metric, type) and issubclass(metric, keras.metrics.Metric)
+    return callable(metric) and not (
+        is_kind
+        or isinstance(metric, keras.metrics.Metric)
+        or getattr(metric, "__module__", "").startswith("keras.")
+    )
+
+
 def _of_key(key: str, value: object, names: Sequence[str], outputs: Outputs | None) -> list[Chosen]:
     entries: list[tuple[str, object]] | None = None
+    if value is None and key in names:
+        return []
     if isinstance(value, Mapping):
         entries = list(value.items())
     elif isinstance(value, list | tuple):

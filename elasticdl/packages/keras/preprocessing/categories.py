@@ -105,7 +105,7 @@ class IndexLookup(ElementLayer):
         self, vocabulary: str | Path | Iterable[object], num_oov_tokens: int = 1, **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
-        self.vocabulary = _words(vocabulary, self.name)
+        self.vocabulary = vocabulary_of(vocabulary, f"IndexLookup {self.name!r}")
         self.num_oov_tokens = positive("num_oov_tokens", num_oov_tokens, self)
         # The table must not become part of a graph that is being traced.
         with tf.init_scope():
@@ -148,25 +148,48 @@ def _lists(feature: tf.Tensor) -> tf.Tensor:
     return strings[:, None] if strings.shape.rank == 1 else strings
 
 
-def _words(vocabulary: str | Path | Iterable[object], layer: str) -> list[str]:
+def vocabulary_of(vocabulary: str | Path | Iterable[object], what: str) -> list[str]:
+    """Return the words of a vocabulary, or of its file.
+
+    Raises:
+        ModelError: It has no words, one word twice, or no order; the error begins with `what`.
+    """
     if isinstance(vocabulary, str | Path):
         path = Path(vocabulary)
         if not path.is_file():
             raise ModelError(
-                f"IndexLookup {layer!r}: vocabulary is {str(path)!r}, and there is no such file; "
+                f"{what}: vocabulary is {str(path)!r}, and there is no such file; "
                 "give a file of one word a line, or a list of words"
             )
-        vocabulary = _lines(path, layer)
-    words = [word if isinstance(word, str) else str(word) for word in vocabulary]
+        vocabulary = _lines(path, what)
+    words = in_order(vocabulary, f"{what}: vocabulary")
     if not words:
-        raise ModelError(f"IndexLookup {layer!r}: vocabulary has no word")
+        raise ModelError(f"{what}: vocabulary has no word")
     if len(set(words)) < len(words):
         double = next(word for word, count in Counter(words).items() if count > 1)
-        raise ModelError(f"IndexLookup {layer!r}: vocabulary has {double!r} more than once")
+        raise ModelError(f"{what}: vocabulary has {double!r} more than once")
     return words
 
 
-def _lines(path: Path, layer: str) -> list[str]:
+def in_order(words: Iterable[object], what: str) -> list[str]:
+    """Return words that are given one by one, as strings.
+
+    Raises:
+        ModelError: They have no order of their own, or one is bytes that are no text.
+    """
+    if isinstance(words, set | frozenset):
+        raise ModelError(
+            f"{what} is a set, whose words have another order, and so other ids, in each process: "
+            "expected a list, such as sorted(words)"
+        )
+    try:
+        # NumPy and TensorFlow give strings as bytes.
+        return [word.decode() if isinstance(word, bytes) else str(word) for word in words]
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{what} has {error.object!r}, which is no text in UTF-8") from None
+
+
+def _lines(path: Path, what: str) -> list[str]:
     """Return the lines of a file, as `open` does: `splitlines` also cuts inside of words."""
     try:
         # Some programs begin a text file with a byte order mark. It is no part of the first word.
@@ -174,6 +197,6 @@ def _lines(path: Path, layer: str) -> list[str]:
             return [line.removesuffix("\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(
-            f"IndexLookup {layer!r}: vocabulary is {str(path)!r}, which cannot be read: {error}; "
+            f"{what}: vocabulary is {str(path)!r}, which cannot be read: {error}; "
             "give a file of text in UTF-8, one word a line"
         ) from error

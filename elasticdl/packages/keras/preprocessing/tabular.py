@@ -36,7 +36,12 @@ from elasticdl.data.wanted import WantedColumn, WantedTable
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.packages.keras.layers.embedding import PLAIN_WEIGHT_LIMIT_BYTES, Embedding
-from elasticdl.packages.keras.preprocessing.categories import HashedCross, IndexLookup
+from elasticdl.packages.keras.preprocessing.categories import (
+    HashedCross,
+    IndexLookup,
+    in_order,
+    vocabulary_of,
+)
 from elasticdl.packages.keras.preprocessing.numbers import Normalizer
 from elasticdl.packages.keras.preprocessing.records import ColumnType, parser_of
 from elasticdl.packages.keras.preprocessing.sparse_embedding import SparseEmbedding
@@ -208,7 +213,7 @@ class Table:
         described = {name: WantedColumn(name) for name in self._types}
         for column in self.columns:
             if isinstance(column, Category | Tags) and not isinstance(column.by, int):
-                words = tuple(str(word) for word in column.by)
+                words = self._types[column.name].vocabulary
                 sep = column.sep if isinstance(column, Tags) else ""
                 described[column.name] = WantedColumn(column.name, words, sep)
             elif isinstance(column, Number):
@@ -373,7 +378,8 @@ def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
         elif isinstance(column, Category | Tags):
             dtype = column.dtype if isinstance(column, Category) else "string"
             missing = "" if dtype == "string" else -1
-            words = () if isinstance(column.by, int) else tuple(map(str, column.by))
+            what = f"{type(column).__name__}({column.name!r})"
+            words = () if isinstance(column.by, int) else tuple(vocabulary_of(column.by, what))
             yield column.name, ColumnType(dtype, missing, vocabulary=words)
     named = {column.name for column in columns if not isinstance(column, Cross)}
     for column in columns:
@@ -462,7 +468,11 @@ def _label_words(label: Label) -> tuple[str, ...]:
     words = label.positive if label.classes is None else label.classes
     if words is None:
         return ()
-    return (str(words),) if isinstance(words, str | int | float) else tuple(map(str, words))
+    if isinstance(words, str | int | float):
+        return (str(words),)
+    # Only the classes have numbers, so the words of `positive` may be a set.
+    given = list(words) if label.classes is None else words
+    return tuple(in_order(given, f"Label({label.name!r}): classes"))
 
 
 def _is_positive(word: tf.Tensor, positive: list[str]) -> tf.Tensor:
