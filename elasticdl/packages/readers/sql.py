@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 ROWS_PER_SHARD = 100_000
+_NOT_OF_TYPE = (TypeError, ValueError, LookupError)
+"""Raised by SQLAlchemy for a value of another type than its column has: SQLite stores any value."""
 
 
 Key: TypeAlias = "int | float | str | None"
@@ -177,6 +179,25 @@ class SqlReader:
                 yield from result.partitions()
         except self._alchemy.exc.SQLAlchemyError as error:
             raise DataError(f"{self._place}: cannot be read: {_said(error)}") from error
+        except _NOT_OF_TYPE as error:
+            raise DataError(
+                f"{self._place}: {self._which_is_wrong(query)}has a value of another type "
+                f"({_said(error)}); mend the value, or leave the column out by {FLAG}=columns=..."
+            ) from error
+
+    def _which_is_wrong(self, query: sqlalchemy.Select) -> str:
+        """Return the column whose values are not of its type; "" if it cannot be found."""
+        for column in query.selected_columns:
+            try:
+                with self._engine.connect() as connection:
+                    result = connection.execution_options(yield_per=CHUNK_RECORDS)
+                    for _ in result.execute(query.with_only_columns(column)).partitions():
+                        pass
+            except self._alchemy.exc.SQLAlchemyError:
+                return ""
+            except _NOT_OF_TYPE:
+                return f"column {column.name!r} ({column.type}) "
+        return ""
 
     def _reflect(self, name: str) -> sqlalchemy.Table:
         schema, _, table = name.rpartition(".")

@@ -229,6 +229,19 @@ def test_text_in_a_column_of_numbers_is_told(database):
 
 
 @pytest.mark.parametrize(
+    ("kind", "value"), [("DATETIME", 1_700_000_000), ("DATE", "soon"), ("JSON", "{"), ("TIME", "x")]
+)
+def test_a_value_of_another_type_is_told_with_its_column(database, kind, value):
+    database.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, good DATE, bad {kind})")
+    database.execute("INSERT INTO t VALUES (1, '2026-01-31', ?)", (value,))
+    database.commit()
+    with pytest.raises(DataError, match=rf"data.db: column 'bad' \({kind}\) has a value of anoth"):
+        read_all(open_reader(CLICKS, "table=t"))
+    (records,) = read_all(open_reader(CLICKS, "table=t;columns=good"))
+    assert str(records.columns["good"][0]) == "2026-01-31"
+
+
+@pytest.mark.parametrize(
     ("place", "params", "said"),
     [
         ("sqlite:///none.db", "table=clicks", "none.db: no such file"),
