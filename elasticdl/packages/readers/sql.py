@@ -132,14 +132,15 @@ class SqlReader:
         return isinstance(of, types.Integer) or (is_decimal and of.scale == 0)
 
     def _asked(self, column: sqlalchemy.Column) -> sqlalchemy.ColumnElement[Any]:
-        """Return the expression to select: decimals in the driver's own form, if it has one.
+        """Return the expression to select: decimals and truth values in the driver's own form.
 
-        A driver without decimals would turn a whole number into a float.
+        For a driver without decimals a whole number would become a float. For one without truth
+        values the text "false" would become true.
         """
-        types = self._alchemy.types
-        if isinstance(column.type, types.Numeric) and not (
-            self._engine.dialect.supports_native_decimal
-        ):
+        types, dialect = self._alchemy.types, self._engine.dialect
+        has_decimals = dialect.supports_native_decimal or not isinstance(column.type, types.Numeric)
+        has_truth = dialect.supports_native_boolean or not isinstance(column.type, types.Boolean)
+        if not (has_decimals and has_truth):
             return self._alchemy.type_coerce(column, types.NullType()).label(column.name)
         return column
 
@@ -307,9 +308,13 @@ class SqlReader:
     def _array(self, name: str, values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
         types = self._alchemy.types
         kind = next(iter(self._tables.values())).c[name].type
-        is_whole = self._is_whole(kind) or isinstance(kind, types.Boolean)
+        is_truth = isinstance(kind, types.Boolean)
+        is_whole = self._is_whole(kind) or is_truth
+        if is_truth:  # a driver without truth values may give any number
+            values = [v != 0 if isinstance(v, int) else v for v in values]
         if is_whole:
             values = [int(v) if isinstance(v, Decimal) and v == int(v) else v for v in values]
+            _require_whole(values, may_be_null=dtype.kind == "f")
         if not self._keeps_missing or dtype.kind != "f":
             if dtype.kind == "f":
                 _require_exact(values, is_whole)
@@ -357,9 +362,6 @@ def _array(values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
         return out
     if dtype.kind == "f":
         return np.array([np.nan if value is None else value for value in values], dtype=dtype)
-    if dtype.kind == "i" and any(not isinstance(value, int) for value in values):
-        found = next(value for value in values if not isinstance(value, int))
-        raise ValueError(f"found {found!r}")
     if dtype.kind == "M":
         return np.array([_in_utc(value) for value in values], dtype=dtype)
     return np.array(values, dtype=dtype)
@@ -370,6 +372,13 @@ def _in_utc(value: datetime | date) -> datetime | date:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return value
     return value.astimezone(UTC).replace(tzinfo=None)
+
+
+def _require_whole(values: Sequence[object], may_be_null: bool) -> None:
+    """Refuse text, and numbers with decimal places, in a column of whole numbers."""
+    for value in values:
+        if not isinstance(value, int) and not (may_be_null and value is None):
+            raise ValueError(f"found {value!r}")
 
 
 def _require_exact(values: Sequence[object], is_whole: bool) -> None:

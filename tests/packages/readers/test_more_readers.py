@@ -361,6 +361,20 @@ def test_numbers_of_a_database_that_would_meet_are_refused(database, kind, value
         numeric(database, kind, values)
 
 
+@pytest.mark.parametrize("more", [[], [None]])
+def test_text_is_no_truth_value(database, more):
+    assert numeric(database, "BOOLEAN", [1, 0, 5]).tolist() == [1, 0, 1]
+    database.execute("INSERT INTO n (x) VALUES ('false')")
+    database.executemany("INSERT INTO n (x) VALUES (?)", [(value,) for value in more])
+    database.commit()
+    for reader in (
+        open_reader(CLICKS, "table=n"),
+        open_reader(CLICKS, "table=n").keeping_missing(),
+    ):
+        with pytest.raises(DataError, match=r"column 'x': expected .*: found 'false'"):
+            read_all(reader)
+
+
 def test_numbers_with_places_are_the_nearest(database):
     assert numeric(database, "NUMERIC(10, 2)", [1.25, 7]).tolist() == [1.25, 7.0]
 
