@@ -318,7 +318,8 @@ class SqlReader:
         if not self._keeps_missing or dtype.kind != "f":
             if dtype.kind == "f":
                 _require_exact(values, is_whole)
-            return _array(values, dtype)
+            is_binary = isinstance(kind, types.LargeBinary | types.BINARY | types.VARBINARY)
+            return _array(values, dtype, b"" if is_binary else "")
         out = np.empty(len(values), dtype=object)
         numbers = (value if is_whole or value is None else float(value) for value in values)
         out[:] = list(numbers)
@@ -353,12 +354,13 @@ def _require_file(url: sqlalchemy.URL) -> None:
         raise DataError(f"{path}: no such file (working folder: {os.getcwd()})")
 
 
-def _array(values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
+def _array(values: Sequence[Any], dtype: np.dtype[np.generic], empty: str | bytes) -> Array:
+    """Return values as an array; `empty` stands for null among objects."""
     if dtype.kind == "O":
         out = np.empty(len(values), dtype=object)
         # NumPy has no type for a time of day or a UUID, so it becomes text.
         words = (str(value) if isinstance(value, time | UUID) else value for value in values)
-        out[:] = ["" if word is None else word for word in words]
+        out[:] = [empty if word is None else word for word in words]
         return out
     if dtype.kind == "f":
         return np.array([np.nan if value is None else value for value in values], dtype=dtype)

@@ -187,6 +187,15 @@ def test_columns_of_a_table_have_one_type_in_every_chunk(database):
     assert (first["maybe"][1], first["t"][3], first["b"][3]) == (1, "t3", b"\x03")
 
 
+def test_null_is_empty_text_or_empty_bytes(database):
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, t TEXT, b BLOB)")
+    database.execute("INSERT INTO t VALUES (1, 'a', x'00'), (2, NULL, NULL)")
+    database.commit()
+    (records,) = read_all(open_reader(CLICKS, "table=t"))
+    assert records.columns["t"].tolist() == ["a", ""]
+    assert records.columns["b"].tolist() == [b"\0", b""]
+
+
 def test_a_key_may_be_any_column_whose_values_are_different(database):
     database.execute("CREATE TABLE clicks (name TEXT, n INT)")
     database.executemany("INSERT INTO clicks VALUES (?, ?)", [("b", 1), ("a", 2), ("ü", 3)])
