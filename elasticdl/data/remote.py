@@ -66,11 +66,15 @@ def list_files(url: str) -> list[str]:
     if scheme in ("http", "https"):
         return [url]
     with _Telling(url):
-        found = fs.glob(path) if any(mark in path for mark in "*?[") else []
-        if not found and fs.isdir(path):
-            found = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] == "file"]
-        elif not found and _is_there(fs, path):
+        is_glob = any(mark in path for mark in "*?[")
+        entries = list(fs.glob(path, detail=True).values()) if is_glob else []
+        if not entries and fs.isdir(path):
+            entries = fs.ls(path, detail=True)
+        elif not entries and _is_there(fs, path):
             return [url]
+    # A glob matches folders too. S3 has marks of folders, which are empty files of such a name.
+    found = [each["name"] for each in entries if each["type"] == "file"]
+    found = [name for name in found if not name.endswith("/")]
     if not found:
         raise DataError(f"{url}: no such file or folder")
     # Names in object stores begin with the bucket; other names come after the host.

@@ -274,6 +274,9 @@ def test_folders_and_globs_of_a_store_are_listed():
 
     assert expand_paths("memory://data") == ["memory://data/a.csv", "memory://data/b.csv"]
     assert expand_paths("memory://data/*/*.csv") == ["memory://data/more/c.csv"]
+    assert expand_paths("memory://data/*") == ["memory://data/a.csv", "memory://data/b.csv"]
+    everything = [f"memory://data/{name}.csv" for name in ("a", "b", "more/c")]
+    assert expand_paths("memory://data/**") == expand_paths("memory://data/**/*") == everything
     assert expand_paths("memory://data/a.csv") == ["memory://data/a.csv"]
     with pytest.raises(DataError, match="no such file or folder"):
         expand_paths("memory://data/none*")
