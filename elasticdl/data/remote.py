@@ -76,7 +76,8 @@ def list_files(url: str) -> list[str]:
     found = [each["name"] for each in entries if each["type"] == "file"]
     found = [name for name in found if not name.endswith("/")]
     if not found:
-        raise DataError(f"{url}: no such file or folder")
+        hint = f": only folders; give {url.rstrip('/')}/** for the files in them"
+        raise DataError(f"{url}: {f'no files{hint}' if entries else 'no such file or folder'}")
     # Names in object stores begin with the bucket; other names come after the host.
     root = (
         url.rstrip("/").removesuffix(path.rstrip("/")) if path.startswith("/") else f"{scheme}://"

@@ -28,6 +28,18 @@ def test_globs_and_lists_are_expanded_in_order_without_repeats(folder):
     assert expand_paths("a.csv.idx") == ["a.csv.idx"]  # asked for by name
 
 
+def test_a_glob_passes_over_folders_of_what_is_no_data(folder):
+    for name in ("_temporary/0", "deep/_delta_log", "deep/.cache"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "e.csv").write_text("1\n")
+    (folder / "_old").mkdir()
+    (folder / "_old" / "f.csv").write_text("1\n")
+    assert expand_paths("**/*.csv") == ["a.csv", "b.csv", "deep/er/d.csv"]
+    assert expand_paths(f"{folder}/*/*/*.csv") == [str(folder / "deep/er/d.csv")]
+    assert expand_paths("_temporary/**/*.csv") == ["_temporary/0/e.csv"]
+    assert expand_paths("_*/*.csv") == ["_old/f.csv"]
+
+
 def test_a_file_whose_name_looks_like_a_glob_or_list_is_itself(folder):
     (folder / "odd,[1].csv").write_text("1\n")
     assert expand_paths("odd,[1].csv") == ["odd,[1].csv"]

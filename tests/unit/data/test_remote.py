@@ -278,5 +278,13 @@ def test_folders_and_globs_of_a_store_are_listed():
     everything = [f"memory://data/{name}.csv" for name in ("a", "b", "more/c")]
     assert expand_paths("memory://data/**") == expand_paths("memory://data/**/*") == everything
     assert expand_paths("memory://data/a.csv") == ["memory://data/a.csv"]
-    with pytest.raises(DataError, match="no such file or folder"):
-        expand_paths("memory://data/none*")
+    memory.pipe_file("/data/more/_temporary/0/d.csv", b"1\n")
+    assert expand_paths("memory://data/**/*.csv") == everything
+    memory.pipe_file("/done/all/_SUCCESS", b"")
+    for place, said in (
+        ("data/none*", "no such file or folder"),
+        ("done", "no files: only folders; give memory://done/** for"),
+        ("done/all", "no data files; names that begin with _"),
+    ):
+        with pytest.raises(DataError, match=re.escape(f"memory://{place}: {said}")):
+            open_reader(f"memory://{place}")
