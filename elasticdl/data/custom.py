@@ -13,6 +13,7 @@ import numpy as np
 
 from elasticdl.data.base import DataReader, Metadata, Records, all_of
 from elasticdl.data.files import CHUNK_RECORDS
+from elasticdl.data.strings import Array
 from elasticdl.errors import DataError, ElasticdlError, ModelError
 from elasticdl.job import Shard
 
@@ -254,4 +255,15 @@ def _columns(
     names: Sequence[str], rows: Sequence[tuple[Any, ...]], dtypes: Mapping[str, np.dtype[Any]]
 ) -> dict[str, Any]:
     columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: np.asarray(values, dtype=dtypes.get(name)) for name, values in columns}
+    return {name: _column(values, dtypes.get(name)) for name, values in columns}
+
+
+def _column(values: Sequence[Any], dtype: np.dtype[Any] | None) -> Array:
+    found = np.asarray(values, dtype=dtype)
+    kind = {"S": bytes, "U": str}.get(found.dtype.kind)
+    if kind is None or not all(isinstance(value, kind) for value in values):
+        return found
+    # NumPy's own strings would lose zero bytes at their ends, and all be as wide as the longest.
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out

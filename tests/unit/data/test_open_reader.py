@@ -132,6 +132,15 @@ class Older:
         return iter(self.records[task.start : task.end])
 
 
+@pytest.mark.parametrize("dtype", [{}, {"a": np.bytes_}])
+def test_bytes_in_rows_keep_their_zero_bytes(dtype):
+    older = Older([(b"ab\0\0", "x\0"), (b"long\0", "y")])
+    older.metadata = Metadata(("a", "b"), dtype)
+    (records,) = adapt_reader(older).read(Shard("s", 0, 2))
+    assert records.columns["a"].tolist() == [b"ab\0\0", b"long\0"]
+    assert records.columns["b"].tolist() == ["x\0", "y"]
+
+
 def test_older_readers_that_break_their_word_are_named():
     with pytest.raises(DataError, match=r"Older\.create_shards\(\) returned list: expected a dict"):
         adapt_reader(Older([], [])).shards()
