@@ -37,7 +37,7 @@ class Broker:
     def __init__(self, values, low=0, high=None):
         self.values = values
         self.low, self.high = low, max(values) + 1 if high is None else high
-        self.assigned, self.queue, self.trouble = [], [], ""
+        self.assigned, self.queue, self.trouble, self.waits_for = [], [], "", ""
 
     def assign(self, places):
         (at,) = places
@@ -139,6 +139,25 @@ def test_a_client_that_gives_nothing_is_asked_anew(monkeypatch, caplog):
     assert list(read(reader, 2, 4)) == [2, 3]
     assert broker.assigned == [0, 2]
     assert "t-0: nothing came of positions [2, 4)" in caplog.text
+
+
+def test_a_broker_that_refuses_each_time_is_shown_and_asked_anew(monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.streams.kafka_reader._TELL_SECONDS", 0.0)
+    broker = Broker({0: b"a"})
+    reader, assign, shown, made = reader_of(broker), broker.assign, [], []
+
+    def refuse(places):
+        shown.append(reader.waits_for)
+        assign(places)
+        if len(shown) < 9:
+            broker.queue = [Message(0, error=29)]
+
+    broker.assign = refuse
+    broker.consumer = lambda: made.append(1) or broker
+    assert list(read(reader, 0, 1)) == [0]
+    assert shown[-1] == "t-0: nothing came of positions [0, 1) (trouble)"
+    assert len(made) > 2
+    assert reader.waits_for == ""
 
 
 def test_what_was_deleted_unread_is_an_error_that_names_it():
