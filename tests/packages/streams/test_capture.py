@@ -214,12 +214,20 @@ def test_items_that_are_no_records_are_told(tmp_path, item, words):
         Capture(tmp_path, Wrong(1)).run()
 
 
-def test_a_state_that_cannot_be_kept_is_told(tmp_path):
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (object(), r"Wrong.state\(\) returned object, which JSON cannot"),
+        ({"offsets": [{0: 7}]}, "a dict with the key 0, which JSON turns into text"),
+        ({None: 7}, "a dict with the key None, which"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_is_told(tmp_path, state, words):
     class Wrong(Counter):
         def state(self):
-            return object()
+            return state
 
-    with pytest.raises(ModelError, match=r"Wrong.state\(\) returned object, which JSON cannot"):
+    with pytest.raises(ModelError, match=words):
         Capture(tmp_path, Wrong(1)).run()
 
 

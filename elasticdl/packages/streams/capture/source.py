@@ -76,12 +76,28 @@ def state_as_json(state: object, reader: str) -> str:
         ModelError: JSON cannot hold it.
     """
     try:
-        return json.dumps(state)
+        text = json.dumps(state)
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"{reader}.state() returned {_described(state)}, which JSON cannot hold ({error}): "
             "expected numbers, text, lists and dicts of them"
         ) from error
+    # It would be seen only when the source is read again, perhaps after hours.
+    if (key := next(_keys_not_text(state), None)) is not None:
+        raise ModelError(
+            f"{reader}.state() returned a dict with the key {key}, which JSON turns into text, "
+            "so that restore() would get another state: expected text as keys, such as str(key)"
+        )
+    return text
+
+
+def _keys_not_text(state: object) -> Iterator[str]:
+    """Yield the keys in dicts, at any depth, that come back from JSON as something else."""
+    if isinstance(state, dict):
+        yield from (repr(key) for key in state if not isinstance(key, str))
+    if isinstance(state, dict | list | tuple):
+        for value in state.values() if isinstance(state, dict) else state:
+            yield from _keys_not_text(value)
 
 
 def join(parts: Sequence[Records]) -> Records:
