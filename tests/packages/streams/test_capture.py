@@ -23,7 +23,7 @@ from elasticdl.packages.streams.capture.chunks import (
 from elasticdl.packages.streams.capture.command import CommandSource
 from elasticdl.packages.streams.capture.reader import NAME, CapturedReader, CapturedStream
 from elasticdl.packages.streams.capture.settings import check_captured, is_captured_as_it_trains
-from elasticdl.packages.streams.capture.source import as_source
+from elasticdl.packages.streams.capture.source import are_alike, as_source, join
 
 
 class CutOffError(Exception):
@@ -125,6 +125,14 @@ def test_columns_come_back_as_they_were(tmp_path, columns):
     for name, column in columns.items():
         np.testing.assert_array_equal(found.columns[name], column)
         assert found.columns[name].dtype == column.dtype
+
+
+def test_text_of_other_widths_is_in_one_chunk(tmp_path):
+    parts = [Records(columns={"s": np.array(words)}) for words in (["a"], ["long", "b"])]
+    assert are_alike(*parts)
+    assert not are_alike(parts[0], Records(columns={"s": np.array([b"a"])}))
+    found = records_of(write_chunk(tmp_path, 0, join(parts), "0"))
+    assert found.columns["s"].tolist() == ["a", "long", "b"]
 
 
 def test_a_torn_chunk_and_values_of_no_kind_are_told(tmp_path):

@@ -132,7 +132,9 @@ def check_columns(first: Iterable[str], records: Records, reader: str) -> None:
 
 
 def _form(column: Any) -> tuple[object, ...]:
-    return (column.dtype, *column.shape[1:])
+    # Text of NumPy has another type for each width; joined it is as wide as the longest.
+    kind = column.dtype.kind
+    return (kind if kind in "SU" else column.dtype, *column.shape[1:])
 
 
 def _described(item: object) -> str:
