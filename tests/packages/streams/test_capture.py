@@ -12,6 +12,7 @@ from elasticdl.data.base import Records
 from elasticdl.data.custom import adapt_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.job import Shard
+from elasticdl.packages.streams.capture import command
 from elasticdl.packages.streams.capture.capture import Capture
 from elasticdl.packages.streams.capture.chunks import (
     chunks_in,
@@ -178,6 +179,22 @@ class TestCommandSource:
             self.values(r"printf '\1\0\0\0a\1\0\0'", "framed")
         with pytest.raises(DataError, match="expected a length of four bytes"):
             self.values("echo text that has no lengths", "framed")
+
+    @pytest.mark.parametrize("block_bytes", [1, 3, 5])
+    def test_a_record_may_come_in_many_blocks(self, tmp_path, monkeypatch, block_bytes):
+        monkeypatch.setattr(command, "_BLOCK_BYTES", block_bytes)
+        records = [b"abc", b"", b"0123456789" * 3, b"x"]
+        (tmp_path / "framed").write_bytes(b"".join(struct.pack("<I", len(r)) + r for r in records))
+        assert self.values(f"cat {tmp_path}/framed", "framed")[0] == records
+        assert self.values("printf 'abc\n\n0123456789\nx'")[0] == [b"abc", b"", b"0123456789", b"x"]
+
+    def test_a_line_without_an_end_is_told(self, monkeypatch):
+        monkeypatch.setattr(command, "_MOST_BYTES", 1000)
+        with pytest.raises(
+            DataError, match=r"has printed .* bytes without the end of a line"
+        ) as it:
+            self.values("yes | tr -d '\n'")
+        assert it.value.is_certain
 
     def test_a_command_that_is_started_again_goes_on_behind_what_was_taken(self):
         source = CommandSource("seq 100000")
