@@ -208,6 +208,12 @@ class TestCommandSource:
             with pytest.raises(DataError, match="its first 10 records are not those"):
                 self.values(other, state=state)
 
+    @pytest.mark.timeout(60)
+    def test_a_command_without_an_end_is_not_waited_for_once_it_is_wrong(self):
+        _, state = self.values("seq 10")
+        with pytest.raises(DataError, match="its first 10 records are not those"):
+            self.values("seq 2 20; exec sleep 3600", state=state)
+
     def test_a_pipeline_fails_where_any_part_of_it_does(self):
         with pytest.raises(DataError, match="exit code 3, after 1 records"):
             self.values("(echo one; exit 3) | cat")

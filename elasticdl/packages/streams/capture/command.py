@@ -61,7 +61,10 @@ class CommandSource:
         # data.
         words = [bash, "-o", "pipefail", "-c", self._command]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-            yield from self._new(self._records(process))
+            try:
+                yield from self._new(self._records(process))
+            finally:
+                process.kill()  # an error does not wait for a command that has no end
 
     def _new(self, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
         """Yield the records behind those that were read before."""
