@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import resource
 import threading
 from collections import deque
 from contextlib import suppress
@@ -200,6 +201,18 @@ def test_a_copy_is_kept_until_the_file_changes(server):
     remote.describe.cache_clear()  # as in another process
 
     assert read_lines(url) == [b"1", b"2", b"3"]
+
+
+def test_a_copy_for_which_there_is_no_room_is_told(server, tmp_path):
+    server.files["x.csv"] = b"1\n" * 100_000
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(DataError, match=r"x\.csv: its copy cannot be written to .*_cache: "):
+            read_lines(server.url("x.csv"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "_cache").iterdir()) == []
 
 
 @pytest.mark.parametrize(
