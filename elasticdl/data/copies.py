@@ -117,6 +117,7 @@ def _fetched(url: str) -> str:
             with _new(copy) as target:
                 for part in remote.ranges(url):
                     target.write(part)
+                remote.require_same(file)
         except OSError as error:
             raise DataError(
                 f"{url}: its copy cannot be written to {copy.parent}: {error.strerror}; "

@@ -26,6 +26,7 @@ LEAST_BYTES = 64 << 10
 TRIES = 6
 TIMEOUT_SECONDS = 30.0
 _FIRST_WAIT_SECONDS = 0.25
+_ASKED = 4  # times before a file counts as changed
 _NOT_REMOTE = ("file", "local")
 _FORBIDDEN = (401, 403)
 _GONE = (404, 410)
@@ -118,6 +119,24 @@ def describe(url: str) -> RemoteFile:
         raise DataError(f"{url}: the server does not say how large it is; download it first")
     marks = (info.get(name, "") for name in ("ETag", "etag", *_TIMES))
     return RemoteFile(url, int(info["size"]), " ".join(str(mark) for mark in marks))
+
+
+def require_same(file: RemoteFile) -> None:
+    """Refuse a file that has changed since it was described: its ranges may be of both versions.
+
+    Raises:
+        DataError: It has changed, or is gone.
+    """
+    # One name may stand for several servers, each with marks of its own for the same file.
+    found = [describe.__wrapped__(file.url)]
+    while found[-1] != file and len(found) < _ASKED:
+        found.append(describe.__wrapped__(file.url))
+    if found[-1] != file:
+        describe.cache_clear()
+        raise DataError(
+            f"{file.url}: has changed while it was read, from {file.num_bytes:,} to "
+            f"{found[-1].num_bytes:,} bytes; do not write to data of a running job"
+        )
 
 
 def read_range(url: str, start: int, end: int) -> bytes:

@@ -203,6 +203,22 @@ def test_a_copy_is_kept_until_the_file_changes(server):
     assert read_lines(url) == [b"1", b"2", b"3"]
 
 
+def test_a_file_that_changes_while_it_is_copied_is_told(server, tmp_path, monkeypatch):
+    server.files["x.csv"] = text()
+    read_range = remote.read_range
+
+    def read_and_change(*args):
+        found = read_range(*args)
+        server.files["x.csv"] = b"0" + text()
+        return found
+
+    monkeypatch.setattr(remote, "read_range", read_and_change)
+    with pytest.raises(DataError, match=r"x\.csv: has changed while it was read, from 588,884 to"):
+        read_lines(server.url("x.csv"))
+    assert list((tmp_path / "_cache").iterdir()) == []
+    assert read_lines(server.url("x.csv"))[0] == b"00,"  # the new one is read anew
+
+
 def test_a_copy_for_which_there_is_no_room_is_told(server, tmp_path):
     server.files["x.csv"] = b"1\n" * 100_000
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
