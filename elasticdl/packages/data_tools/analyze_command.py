@@ -93,6 +93,8 @@ def analyze(
 
     if not output.parent.is_dir():
         raise DataError(f"{output.parent}: no such folder; create it first")
+    if output.is_dir():
+        raise DataError(f"{output}: is a folder; name a file in it")
     limits = SummaryLimits(num_buckets, distinct_limit, vocabulary_limit, vocabulary_threshold)
     began = time.monotonic()
     statistics = _compute(source, params, parse_types(types), missing, limits)

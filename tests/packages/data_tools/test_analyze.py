@@ -378,3 +378,9 @@ def test_a_damaged_file_is_told_by_its_block(analyze):
     assert "x.recordio" in captured.err
     assert "checksum" in captured.err or "block" in captured.err
     assert not Path("s.json").exists()
+
+
+def test_a_folder_in_place_of_the_output_is_told_before_the_data_are_read(tmp_path, capsys):
+    for place in (".", str(tmp_path)):
+        assert run_command(["data", "analyze", "none.csv", f"--output={place}"]) == 1
+        assert f"{place}: is a folder; name a file in it" in capsys.readouterr().err
