@@ -318,12 +318,19 @@ class SqlReader:
         if not self._keeps_missing or dtype.kind != "f":
             if dtype.kind == "f":
                 _require_exact(values, is_whole)
-            is_binary = isinstance(kind, types.LargeBinary | types.BINARY | types.VARBINARY)
-            return _array(values, dtype, b"" if is_binary else "")
+            return _array(values, dtype, self._empty(kind))
         out = np.empty(len(values), dtype=object)
         numbers = (value if is_whole or value is None else float(value) for value in values)
         out[:] = list(numbers)
         return out
+
+    def _empty(self, of: sqlalchemy.types.TypeEngine) -> str | bytes | list[object]:
+        """Return the value that stands for null in a column of objects."""
+        types = self._alchemy.types
+        if isinstance(of, types.ARRAY):
+            return []
+        is_binary = isinstance(of, types.LargeBinary | types.BINARY | types.VARBINARY)
+        return b"" if is_binary else ""
 
     def _to_columns(self, rows: Sequence[sqlalchemy.Row], shard: str) -> dict[str, Column]:
         columns: dict[str, Column] = {}
@@ -354,13 +361,13 @@ def _require_file(url: sqlalchemy.URL) -> None:
         raise DataError(f"{path}: no such file (working folder: {os.getcwd()})")
 
 
-def _array(values: Sequence[Any], dtype: np.dtype[np.generic], empty: str | bytes) -> Array:
+def _array(values: Sequence[Any], dtype: np.dtype[np.generic], empty: object) -> Array:
     """Return values as an array; `empty` stands for null among objects."""
     if dtype.kind == "O":
         out = np.empty(len(values), dtype=object)
         # NumPy has no type for a time of day or a UUID, so it becomes text.
         words = (str(value) if isinstance(value, time | UUID) else value for value in values)
-        out[:] = [empty if word is None else word for word in words]
+        out[:] = [copy(empty) if word is None else word for word in words]
         return out
     if dtype.kind == "f":
         return np.array([np.nan if value is None else value for value in values], dtype=dtype)

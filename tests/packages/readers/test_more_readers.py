@@ -1,6 +1,7 @@
 """What is special of LIBSVM files, tables of a database, folders of images, compressed files."""
 
 import gzip
+import json
 import os
 import sqlite3
 from contextlib import closing
@@ -400,3 +401,18 @@ def test_a_uuid_of_a_table_is_text(monkeypatch):
         connection.commit()
     (records,) = read_all(open_reader("sqlite:///data.db", "table=visits"))
     assert list(records.columns["visitor"]) == ["abababab-abab-abab-abab-abababababab", ""]
+
+
+def test_null_of_a_column_of_lists_is_an_empty_list(database, monkeypatch):
+    sqlalchemy = pytest.importorskip("sqlalchemy", reason="this needs elasticdl-train[sql]")
+    from sqlalchemy.dialects.sqlite import base
+
+    class Lists(sqlalchemy.types.ARRAY):  # as PostgreSQL has them
+        def __init__(self):
+            super().__init__(sqlalchemy.types.Integer())
+
+        def result_processor(self, dialect, coltype):
+            return lambda value: None if value is None else json.loads(value)
+
+    monkeypatch.setitem(base.ischema_names, "LISTS", Lists)
+    assert numeric(database, "LISTS", ["[1, 2]", None, "[3]"]).tolist() == [[1, 2], [], [3]]
