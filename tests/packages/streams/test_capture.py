@@ -161,6 +161,18 @@ def test_ranges_are_read_across_chunks_and_forgotten_ones_are_gone(tmp_path, mon
         list(reader.read(Shard(NAME, 40, 41)))
 
 
+def test_a_source_of_which_all_is_forgotten_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.streams.capture.capture._CHUNK_RECORDS", 10)
+    with pytest.raises(CutOffError):
+        Capture(tmp_path, Counter(50, cut_at=40, size=10)).run()
+    stream = CapturedStream(tmp_path, process=None)
+    stream.forget({NAME: 40})
+    assert stream.shards() == [Shard(NAME, 0, 40)]
+    Capture(tmp_path, Counter(50, size=10)).run()
+    found = [(chunk.start, chunk.end) for chunk in chunks_in(tmp_path)]
+    assert found == [(0, 10), (30, 40), (40, 50)]
+
+
 class TestCommandSource:
     def values(self, command, framing="lines", state=None):
         source = CommandSource(command, framing)
