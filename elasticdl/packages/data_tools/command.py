@@ -288,8 +288,10 @@ def _read_all(path: str, params: str) -> None:
 
 
 def _print_facts(path: str, facts: dict[str, str], records: list[str], problem: str) -> None:
+    from elasticdl.settings.reader_params import without_password
+
     console = Terminal()
-    console.print(Text(path, style="bold"), soft_wrap=True)
+    console.print(Text(without_password(path), style="bold"), soft_wrap=True)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
     for name, value in facts.items():
         table.add_row(Text(f"  {name}", style="dim"), Text(value))

@@ -290,6 +290,19 @@ def test_a_password_is_never_told(capsys):
         assert err.startswith("error: ")
 
 
+def test_statistics_and_what_is_shown_of_a_database_have_no_password(database, capsys, monkeypatch):
+    pytest.importorskip("duckdb")
+    fill(database, 3)
+    there = open_reader(CLICKS, "table=clicks")
+    monkeypatch.setattr("elasticdl.data.open.open_reader", lambda place, params: there)
+    place = "postgresql+psycopg://me:swordfish@127.0.0.1/db"
+    assert run_command(["data", "analyze", place, "--output=s.json"]) == 0
+    assert run_command(["data", "inspect", place]) == 0
+    out = capsys.readouterr()
+    assert "swordfish" not in out.out + out.err + Path("s.json").read_text()
+    assert "postgresql+psycopg://me:***@127.0.0.1/db" in Path("s.json").read_text()
+
+
 # --- folders of images
 
 
