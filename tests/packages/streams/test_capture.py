@@ -22,6 +22,7 @@ from elasticdl.packages.streams.capture.chunks import (
     write_chunk,
 )
 from elasticdl.packages.streams.capture.command import CommandSource
+from elasticdl.packages.streams.capture.process import CaptureProcess
 from elasticdl.packages.streams.capture.reader import NAME, CapturedReader, CapturedStream
 from elasticdl.packages.streams.capture.settings import check_captured, is_captured_as_it_trains
 from elasticdl.packages.streams.capture.source import are_alike, as_source, join
@@ -171,6 +172,21 @@ def test_a_source_of_which_all_is_forgotten_goes_on_where_it_was(tmp_path, monke
     Capture(tmp_path, Counter(50, size=10)).run()
     found = [(chunk.start, chunk.end) for chunk in chunks_in(tmp_path)]
     assert found == [(0, 10), (30, 40), (40, 50)]
+
+
+@pytest.mark.timeout(120)
+def test_the_process_of_a_source_that_has_ended_ends_in_order(tmp_path):
+    flags = {"distribution_strategy": "ParameterServerStrategy", "num_epochs": 1}
+    config = config_of({"reader_command": "seq 10"}, **flags)
+    cluster = config.cluster.model_copy(update={"job_dir": tmp_path})
+    process = CaptureProcess(config.model_copy(update={"cluster": cluster}))
+    process.keep_running()
+    try:
+        process.trained(0)
+        assert process._process.wait() == 0
+        assert end_of(tmp_path / "captured") == 10
+    finally:
+        process.close()
 
 
 class TestCommandSource:
