@@ -110,7 +110,8 @@ def _files_below_columns(paths: Sequence[str]) -> list[str]:
     folders = [path for path in paths if _is_data(path)]
     if not all(os.path.isdir(path) and is_of_column(os.path.basename(path)) for path in folders):
         return []
-    files = [file for folder in folders for file in _files_of_folder(folder)]
+    # A day without rows may have a folder without files.
+    files = [file for each in folders if _has_files(each) for file in _files_of_folder(each)]
     is_table = all(file.endswith((".parquet", ".pq")) for file in files)  # lines get no column
     return files if is_table else []
 

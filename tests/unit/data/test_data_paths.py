@@ -54,6 +54,17 @@ def test_a_file_beside_its_compressed_form_is_found():
     assert read_twice(["a.csv", "a.csv.gz", "b.csv.zst", "c.csv"]) == ["a.csv.gz"]
 
 
+def test_a_folder_of_a_table_may_have_no_files(tmp_path):
+    for name in ("day=1/a.parquet", "day=2/_SUCCESS", "day=3/hour=0/_SUCCESS", "day=5/b.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "day=4").mkdir()
+    found = [str(tmp_path / "day=1/a.parquet"), str(tmp_path / "day=5/b.parquet")]
+    assert expand_paths(str(tmp_path)) == found
+    with pytest.raises(DataError, match="day=4: this folder has no data files"):
+        expand_paths(str(tmp_path / "day=4"))
+
+
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
