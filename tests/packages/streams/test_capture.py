@@ -261,8 +261,38 @@ def test_what_is_no_source_is_told():
         adapt_reader(Counter(1))
 
 
+def test_columns_of_a_source_may_be_lists(tmp_path):
+    class Lists(Counter):
+        def read(self):
+            for number in (1, 2):
+                yield Records(columns={"n": [number], "raw": [b"a\0"]})
+
+    Capture(tmp_path, Lists(1)).run()
+    found = records_of(chunks_in(tmp_path)[0]).columns
+    assert (found["n"].dtype, found["raw"][0]) == (np.int64, b"a\0")
+
+
+def test_text_in_records_is_captured_as_bytes(tmp_path):
+    class Texts(Counter):
+        def read(self):
+            yield Records(values=["é", b"b"])
+
+    Capture(tmp_path, Texts(1)).run()
+    assert read_all(tmp_path) == ["é".encode(), b"b"]
+
+
+UNEVEN = Records(columns={"a": np.arange(3), "b": np.arange(2)})
+
+
 @pytest.mark.parametrize(
-    ("item", "words"), [(7, "yields int"), ([7], "yields list of int"), (None, "yields NoneType")]
+    ("item", "words"),
+    [
+        (7, "yields int"),
+        ([7], "yields list of int"),
+        (None, "yields NoneType"),
+        (Records(values=[7]), "yields list of int"),
+        (UNEVEN, "yields columns of other lengths: {'a': 3, 'b': 2}"),
+    ],
 )
 def test_items_that_are_no_records_are_told(tmp_path, item, words):
     class Wrong(Counter):

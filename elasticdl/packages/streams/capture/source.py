@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from elasticdl.data.base import Records
+from elasticdl.data.strings import Column
 from elasticdl.errors import DataError, ModelError
 
 
@@ -58,8 +62,13 @@ def records_in(item: object, reader: str) -> Records:
     Raises:
         ModelError: A source must not yield this type.
     """
+    if isinstance(item, Records) and item.columns:
+        lengths = {name: len(column) for name, column in item.columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ModelError(f"{reader}.read yields columns of other lengths: {lengths}")
+        return replace(item, columns={n: _as_column(c) for n, c in item.columns.items()})
     if isinstance(item, Records):
-        return item
+        item = item.values
     values = [item] if isinstance(item, bytes | str) else item
     if not isinstance(values, Sequence) or not all(isinstance(v, bytes | str) for v in values):
         raise ModelError(
@@ -67,6 +76,15 @@ def records_in(item: object, reader: str) -> Records:
             "elasticdl.data.base.Records"
         )
     return Records(values=[v.encode() if isinstance(v, str) else v for v in values])
+
+
+def _as_column(column: Any) -> Column:
+    """Return a column that may be a list as an array."""
+    if not isinstance(column, list):
+        found: Column = column
+        return found
+    is_text = any(isinstance(value, bytes | str) for value in column)
+    return np.array(column, dtype=object if is_text else None)
 
 
 def state_as_json(state: object, reader: str) -> str:
