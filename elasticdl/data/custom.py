@@ -141,6 +141,12 @@ class OwnReader:
                     "elasticdl.data.base.Records(start, values=[...]) or "
                     "Records(start, columns={...})"
                 )
+            lengths = {name: len(column) for name, column in records.columns.items()}
+            if len(set(lengths.values())) > 1:
+                raise ModelError(
+                    f"{self._name}.read yields columns of other lengths for "
+                    f"[{shard.start}, {shard.end}) of {shard.name}: {lengths}"
+                )
             self._check_times(records, shard)
             yield records
 
