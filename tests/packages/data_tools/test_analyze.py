@@ -384,3 +384,13 @@ def test_a_folder_in_place_of_the_output_is_told_before_the_data_are_read(tmp_pa
     for place in (".", str(tmp_path)):
         assert run_command(["data", "analyze", "none.csv", f"--output={place}"]) == 1
         assert f"{place}: is a folder; name a file in it" in capsys.readouterr().err
+
+
+def test_of_equally_frequent_values_the_same_are_kept_each_time(analyze):
+    words = np.array([f"w{number:04}" for number in range(1000)] * 30)
+    np.random.default_rng(0).shuffle(words)
+    pq.write_table(pa.table({"word": words}), "x.parquet", row_group_size=1000)
+    code, _ = analyze("x.parquet", "--distinct_limit=10", "--vocabulary_limit=5")
+    assert code == 0
+    found = read_statistics("s.json").column("word").vocabulary
+    assert found.values == [f"w000{n}" for n in range(5)]
