@@ -394,3 +394,16 @@ def test_of_equally_frequent_values_the_same_are_kept_each_time(analyze):
     assert code == 0
     found = read_statistics("s.json").column("word").vocabulary
     assert found.values == [f"w000{n}" for n in range(5)]
+
+
+def test_the_sample_of_many_files_is_not_of_the_same_rows_of_each(analyze, monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.data_tools.analyze.SAMPLE_RECORDS", 400)
+    Path("parts").mkdir()
+    for number in range(100):  # each is sorted
+        values = np.linspace(0, 1, 100) + number * 1e-6
+        pq.write_table(pa.table({"x": values}), f"parts/{number}.parquet")
+    code, told = analyze("parts", "--distinct_limit=10")
+    assert code == 0, told
+    column = read_statistics("s.json").column("x")
+    middle = [column.quantiles[place] for place in (25, 50, 75)]
+    np.testing.assert_allclose(middle, [0.25, 0.5, 0.75], atol=2 * column.quantile_error)
