@@ -71,7 +71,8 @@ def _expand_one(part: str) -> list[str]:
         if not found:
             raise DataError(f"{part}: no data files; names that begin with _ or . are none")
         return found
-    part = os.path.expanduser(part)
+    scheme, colon, path = part.partition("://")
+    part = os.path.expanduser(path if colon and scheme in remote.NOT_REMOTE else part)
     if os.path.isdir(part):
         return _files_of_folder(part)
     if os.path.exists(part):

@@ -27,7 +27,8 @@ TRIES = 6
 TIMEOUT_SECONDS = 30.0
 _FIRST_WAIT_SECONDS = 0.25
 _ASKED = 4  # times before a file counts as changed
-_NOT_REMOTE = ("file", "local")
+NOT_REMOTE = ("file", "local")
+"""Schemes of URLs that stand for paths of this machine."""
 _FORBIDDEN = (401, 403)
 _GONE = (404, 410)
 _TIMES = ("LastModified", "mtime", "updated", "modificationTime")
@@ -48,7 +49,7 @@ class RemoteFile:
 def is_url(place: str) -> bool:
     """Return whether a place is behind a URL, and not in the file system."""
     scheme, colon, _ = place.partition("://")
-    return colon != "" and scheme.isidentifier() and scheme not in _NOT_REMOTE
+    return colon != "" and scheme.isidentifier() and scheme not in NOT_REMOTE
 
 
 def without_query(place: str) -> str:

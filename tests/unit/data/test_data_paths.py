@@ -28,6 +28,12 @@ def test_globs_and_lists_are_expanded_in_order_without_repeats(folder):
     assert expand_paths("a.csv.idx") == ["a.csv.idx"]  # asked for by name
 
 
+def test_a_url_of_this_machine_is_a_path(folder):
+    found = [str(folder / name) for name in ("a.csv", "b.csv", "c.txt")]
+    assert expand_paths(f"file://{folder}") == found
+    assert expand_paths(f"file://{folder}/*.csv,local://{folder}/c.txt") == found
+
+
 def test_a_glob_passes_over_folders_of_what_is_no_data(folder):
     for name in ("_temporary/0", "deep/_delta_log", "deep/.cache"):
         (folder / name).mkdir(parents=True)
