@@ -158,7 +158,8 @@ def _inspect_whole(
     } | _columns(reader)
     if verify:
         _read_all(source, params)
-    _print_facts(source, facts, _first_of(reader, shards[:1], num_shown), "")
+    first = [shard for shard in shards if shard.num_records][:1]  # a partition may be empty
+    _print_facts(source, facts, _first_of(reader, first, num_shown), "")
 
 
 def _columns(reader: DataReader) -> dict[str, str]:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from elasticdl.cli.main import run_command
 from elasticdl.data.base import HasHoles, Stream
 from elasticdl.data.open import open_reader
 from elasticdl.data.params import Params
@@ -263,6 +264,15 @@ def test_a_job_that_starts_at_a_time_reads_from_the_first_message_of_it(first, s
 def test_a_sample_of_a_topic_counts_positions_and_the_records_that_it_has():
     sample = take_sample(reader_of(Broker(WITH_HOLES, high=11), is_endless=False))
     assert (sample.size, sample.num_looked_at, sample.is_all) == ("11 positions", 5, True)
+
+
+def test_inspect_shows_messages_of_a_partition_that_has_some(monkeypatch, capsys):
+    broker = Broker({0: b"hello"})
+    broker.extents = lambda patience_seconds=None: {0: Extent(0, 0), 1: Extent(0, 1)}
+    reader = reader_of(broker)
+    monkeypatch.setattr("elasticdl.data.open.open_reader", lambda place, params: reader)
+    assert run_command(["data", "inspect", "kafka://b/t"]) == 0
+    assert "hello" in capsys.readouterr().out
 
 
 def test_between_two_looks_at_all_there_is_only_ends_are_asked_for():
