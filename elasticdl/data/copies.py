@@ -113,9 +113,16 @@ def _fetched(url: str) -> str:
     name = re.sub(r"[^\w.-]", "_", remote.without_query(url).rpartition("/")[2])
     copy = _named(f"{url}\0{file.num_bytes}\0{file.version}", name)
     if not _is_there(copy):
-        with _new(copy) as target:
-            for part in remote.ranges(url):
-                target.write(part)
+        try:
+            with _new(copy) as target:
+                for part in remote.ranges(url):
+                    target.write(part)
+                remote.require_same(file)
+        except OSError as error:
+            raise DataError(
+                f"{url}: its copy cannot be written to {copy.parent}: {error.strerror}; "
+                f"{CACHE_VARIABLE} names another folder for copies"
+            ) from error
     return str(copy)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from elasticdl.data.base import DataReader, Metadata, Records, all_of
 from elasticdl.data.files import CHUNK_RECORDS
+from elasticdl.data.strings import Array
 from elasticdl.errors import DataError, ElasticdlError, ModelError
 from elasticdl.job import Shard
 
@@ -140,6 +141,12 @@ class OwnReader:
                     "elasticdl.data.base.Records(start, values=[...]) or "
                     "Records(start, columns={...})"
                 )
+            lengths = {name: len(column) for name, column in records.columns.items()}
+            if len(set(lengths.values())) > 1:
+                raise ModelError(
+                    f"{self._name}.read yields columns of other lengths for "
+                    f"[{shard.start}, {shard.end}) of {shard.name}: {lengths}"
+                )
             self._check_times(records, shard)
             yield records
 
@@ -254,4 +261,15 @@ def _columns(
     names: Sequence[str], rows: Sequence[tuple[Any, ...]], dtypes: Mapping[str, np.dtype[Any]]
 ) -> dict[str, Any]:
     columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: np.asarray(values, dtype=dtypes.get(name)) for name, values in columns}
+    return {name: _column(values, dtypes.get(name)) for name, values in columns}
+
+
+def _column(values: Sequence[Any], dtype: np.dtype[Any] | None) -> Array:
+    found = np.asarray(values, dtype=dtype)
+    kind = {"S": bytes, "U": str}.get(found.dtype.kind)
+    if kind is None or not all(isinstance(value, kind) for value in values):
+        return found
+    # NumPy's own strings would lose zero bytes at their ends, and all be as wide as the longest.
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out

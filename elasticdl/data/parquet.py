@@ -71,6 +71,11 @@ class ParquetReader:
                 f"{', '.join((*own, *self._of_folders))}"
             )
         for name in self._columns:
+            if not name:
+                raise DataError(
+                    f"{self._paths[0]}: column {own.index(name) + 1} of {len(own)} has no name; "
+                    "name it, or choose others by --data_reader_params=columns=..."
+                )
             if own.count(name) > 1:
                 raise DataError(
                     f"{self._paths[0]}: several columns are called {name!r}; rename them, or "

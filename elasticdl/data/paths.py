@@ -18,9 +18,10 @@ _IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")  # indexes, checksums, what is bein
 def expand_paths(expression: str) -> list[str]:
     """List the files of a file, a folder, a glob (`**` too), or several of these with commas.
 
-    Of a folder, all files are listed but hidden ones, names that begin with `_`, and indexes. If it
-    has none, the files of its folders `column=value` are listed. The files of each part are sorted,
-    so every process lists them alike; none is listed twice.
+    Of a folder, all files are listed but hidden ones, names that begin with `_`, and indexes. A
+    glob passes over folders of such names, unless it has such a name itself. If a folder has no
+    files, the files of its folders `column=value` are listed. The files of each part are sorted, so
+    every process lists them alike; none is listed twice.
 
     Raises:
         DataError: A part names nothing, an empty folder, or a folder that cannot be read.
@@ -66,8 +67,12 @@ def _has_files(folder: str) -> bool:
 
 def _expand_one(part: str) -> list[str]:
     if remote.is_url(part):
-        return [url for url in remote.list_files(part) if _is_data(url)]
-    part = os.path.expanduser(part)
+        found = [url for url in remote.list_files(part) if _is_data(url) and _is_meant(url, part)]
+        if not found:
+            raise DataError(f"{part}: no data files; names that begin with _ or . are none")
+        return found
+    scheme, colon, path = part.partition("://")
+    part = os.path.expanduser(path if colon and scheme in remote.NOT_REMOTE else part)
     if os.path.isdir(part):
         return _files_of_folder(part)
     if os.path.exists(part):
@@ -76,6 +81,7 @@ def _expand_one(part: str) -> list[str]:
         raise DataError(f"{part}: no such file or folder (working folder: {os.getcwd()})")
     found = sorted(glob.glob(part, recursive=True))
     files = [file for file in found if os.path.isfile(file) and _is_data(file)]
+    files = [file for file in files if _is_meant(file, part)]
     if not files:
         raise DataError(f"{part}: no file matches (working folder: {os.getcwd()})")
     return files
@@ -105,9 +111,22 @@ def _files_below_columns(paths: Sequence[str]) -> list[str]:
     folders = [path for path in paths if _is_data(path)]
     if not all(os.path.isdir(path) and is_of_column(os.path.basename(path)) for path in folders):
         return []
-    files = [file for folder in folders for file in _files_of_folder(folder)]
+    # A day without rows may have a folder without files.
+    files = [file for each in folders if _has_files(each) for file in _files_of_folder(each)]
     is_table = all(file.endswith((".parquet", ".pq")) for file in files)  # lines get no column
     return files if is_table else []
+
+
+def _is_meant(path: str, pattern: str) -> bool:
+    """Return whether a glob means a file that it matches: not one in a folder such as `_temporary`.
+
+    Spark and others write to such folders what is no data yet, or no data at all. A glob with such
+    a name in it means the folder.
+    """
+    parts = pattern.split("/")
+    fixed = next((n for n, part in enumerate(parts) if _GLOB_CHARACTERS & set(part)), len(parts))
+    asks = any(part.startswith((".", "_")) for part in parts[fixed:])
+    return asks or not any(part.startswith((".", "_")) for part in path.split("/")[fixed:-1])
 
 
 def _is_data(path: str) -> bool:

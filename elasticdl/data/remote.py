@@ -26,7 +26,9 @@ LEAST_BYTES = 64 << 10
 TRIES = 6
 TIMEOUT_SECONDS = 30.0
 _FIRST_WAIT_SECONDS = 0.25
-_NOT_REMOTE = ("file", "local")
+_ASKED = 4  # times before a file counts as changed
+NOT_REMOTE = ("file", "local")
+"""Schemes of URLs that stand for paths of this machine."""
 _FORBIDDEN = (401, 403)
 _GONE = (404, 410)
 _TIMES = ("LastModified", "mtime", "updated", "modificationTime")
@@ -47,7 +49,7 @@ class RemoteFile:
 def is_url(place: str) -> bool:
     """Return whether a place is behind a URL, and not in the file system."""
     scheme, colon, _ = place.partition("://")
-    return colon != "" and scheme.isidentifier() and scheme not in _NOT_REMOTE
+    return colon != "" and scheme.isidentifier() and scheme not in NOT_REMOTE
 
 
 def without_query(place: str) -> str:
@@ -66,13 +68,18 @@ def list_files(url: str) -> list[str]:
     if scheme in ("http", "https"):
         return [url]
     with _Telling(url):
-        found = fs.glob(path) if any(mark in path for mark in "*?[") else []
-        if not found and fs.isdir(path):
-            found = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] == "file"]
-        elif not found and _is_there(fs, path):
+        is_glob = any(mark in path for mark in "*?[")
+        entries = list(fs.glob(path, detail=True).values()) if is_glob else []
+        if not entries and fs.isdir(path):
+            entries = fs.ls(path, detail=True)
+        elif not entries and _is_there(fs, path):
             return [url]
+    # A glob matches folders too. S3 has marks of folders, which are empty files of such a name.
+    found = [each["name"] for each in entries if each["type"] == "file"]
+    found = [name for name in found if not name.endswith("/")]
     if not found:
-        raise DataError(f"{url}: no such file or folder")
+        hint = f": only folders; give {url.rstrip('/')}/** for the files in them"
+        raise DataError(f"{url}: {f'no files{hint}' if entries else 'no such file or folder'}")
     # Names in object stores begin with the bucket; other names come after the host.
     root = (
         url.rstrip("/").removesuffix(path.rstrip("/")) if path.startswith("/") else f"{scheme}://"
@@ -113,6 +120,24 @@ def describe(url: str) -> RemoteFile:
         raise DataError(f"{url}: the server does not say how large it is; download it first")
     marks = (info.get(name, "") for name in ("ETag", "etag", *_TIMES))
     return RemoteFile(url, int(info["size"]), " ".join(str(mark) for mark in marks))
+
+
+def require_same(file: RemoteFile) -> None:
+    """Refuse a file that has changed since it was described: its ranges may be of both versions.
+
+    Raises:
+        DataError: It has changed, or is gone.
+    """
+    # One name may stand for several servers, each with marks of its own for the same file.
+    found = [describe.__wrapped__(file.url)]
+    while found[-1] != file and len(found) < _ASKED:
+        found.append(describe.__wrapped__(file.url))
+    if found[-1] != file:
+        describe.cache_clear()
+        raise DataError(
+            f"{file.url}: has changed while it was read, from {file.num_bytes:,} to "
+            f"{found[-1].num_bytes:,} bytes; do not write to data of a running job"
+        )
 
 
 def read_range(url: str, start: int, end: int) -> bytes:

@@ -30,10 +30,11 @@ _Rows: TypeAlias = "Iterator[tuple[int, pyarrow.RecordBatch]]"
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The row groups of a file: where the rows of each end, and all other metadata."""
+    """The row groups of a file: where the rows of each end, all other metadata, and its size."""
 
     ends: list[int]
     metadata: pyarrow.parquet.FileMetaData
+    num_bytes: int
 
     def columns(self, group: int) -> dict[str, pyarrow.parquet.ColumnChunkMetaData]:
         """Return the columns of values of a row group, by their paths."""
@@ -148,9 +149,10 @@ class RowGroups:
         return ""
 
     def _footer(self, path: str) -> Footer:
+        num_bytes = remote.size_of(path)
         metadata = self._open(path, {}).metadata
         groups = map(metadata.row_group, range(metadata.num_row_groups))
-        return Footer(list(accumulate(group.num_rows for group in groups)), metadata)
+        return Footer(list(accumulate(group.num_rows for group in groups)), metadata, num_bytes)
 
     def _rows(self, key: _Key, start: int, end: int) -> _Rows:
         with self._lock:
@@ -207,6 +209,11 @@ class RowGroups:
     def _checked(self, path: str, group: int) -> pyarrow.parquet.ParquetFile:
         """Open a file after a check of a row group's pages: they must have the right values."""
         is_far = remote.is_url(path)
+        if (num_bytes := remote.size_of(path)) != self.footer(path).num_bytes:
+            raise DataError(
+                f"{path}: it has {num_bytes:,} bytes, and had {self.footer(path).num_bytes:,} when "
+                "its rows were counted; do not write to data of a running job"
+            )
         parts: dict[int, bytes] = {}
         for name, chunk in self._chunks(path, group).items():
             starts = [chunk.data_page_offset, chunk.dictionary_page_offset or 0]

@@ -154,7 +154,8 @@ class TextReader(FileReader):
             if not start.values:
                 continue
             names = self._column_names
-            if self._skip_header and not names:
+            # With quoted line feeds the header may have several lines.
+            if self._skip_header and not names and not self._quoted_newlines:
                 names = self._names_in(start.values[0], path)
             lines = CsvColumns(names, self._delimiter, place=_line)
             self._require_text(start, path, lines)
@@ -208,7 +209,9 @@ class TextReader(FileReader):
             what = f"the byte 0x{header[error.start]:02x}"
             raise DataError(f"{path}: its header line: {_no_utf_8(what)}") from error
         except csv.Error as error:
-            raise DataError(f"{path}: its header line does not parse: {error}") from error
+            has_cr = b"\r" in header
+            what = "lines end with CR alone, expected LF or CR LF" if has_cr else str(error)
+            raise DataError(f"{path}: its header line does not parse: {what}") from error
         if self._is_csv and not self._column_names:
             _check_names(names, f"{path}: line 1")
         return names

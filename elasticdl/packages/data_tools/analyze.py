@@ -232,7 +232,7 @@ def _frequent(
     # A value may be missing in the sample by chance. Twice as many candidates as needed make it
     # unlikely that a frequent one is lost.
     database.ask(
-        f"CREATE OR REPLACE TEMP TABLE candidates AS {sample} ORDER BY n DESC "
+        f"CREATE OR REPLACE TEMP TABLE candidates AS {sample} ORDER BY n DESC, v "
         f"LIMIT {2 * limits.vocabulary_limit}"
     )
     database.ask(

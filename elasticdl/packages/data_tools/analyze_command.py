@@ -93,6 +93,8 @@ def analyze(
 
     if not output.parent.is_dir():
         raise DataError(f"{output.parent}: no such folder; create it first")
+    if output.is_dir():
+        raise DataError(f"{output}: is a folder; name a file in it")
     limits = SummaryLimits(num_buckets, distinct_limit, vocabulary_limit, vocabulary_threshold)
     began = time.monotonic()
     statistics = _compute(source, params, parse_types(types), missing, limits)
@@ -114,8 +116,10 @@ def _compute(
     from elasticdl.data.open import open_reader
     from elasticdl.packages.data_tools.analyze import analyze as compute
     from elasticdl.packages.data_tools.tables import open_database
+    from elasticdl.settings.reader_params import without_password
 
     reader = open_reader(source, params)
+    source = without_password(source)  # it is written to the file, which goes on with the model
     with (
         told_to_end(),  # the copy of the data would stay
         open_database(reader, source, types, missing, num_cores()) as database,

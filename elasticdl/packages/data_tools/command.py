@@ -158,7 +158,8 @@ def _inspect_whole(
     } | _columns(reader)
     if verify:
         _read_all(source, params)
-    _print_facts(source, facts, _first_of(reader, shards[:1], num_shown), "")
+    first = [shard for shard in shards if shard.num_records][:1]  # a partition may be empty
+    _print_facts(source, facts, _first_of(reader, first, num_shown), "")
 
 
 def _columns(reader: DataReader) -> dict[str, str]:
@@ -288,8 +289,10 @@ def _read_all(path: str, params: str) -> None:
 
 
 def _print_facts(path: str, facts: dict[str, str], records: list[str], problem: str) -> None:
+    from elasticdl.settings.reader_params import without_password
+
     console = Terminal()
-    console.print(Text(path, style="bold"), soft_wrap=True)
+    console.print(Text(without_password(path), style="bold"), soft_wrap=True)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
     for name, value in facts.items():
         table.add_row(Text(f"  {name}", style="dim"), Text(value))

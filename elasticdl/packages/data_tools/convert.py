@@ -187,7 +187,7 @@ def _whole(name: str, column: Array) -> Array:
     for row, value in enumerate(column.tolist()):
         if value is None or value != value:
             continue
-        is_number = isinstance(value, int | float) and abs(value) < 2**63
+        is_number = isinstance(value, int | float) and -(2**63) <= value < 2**63
         if not is_number or int(value) != value:
             raise ValueError(f"column {name!r} has {value!r}: expected whole numbers for int64")
         out[row] = int(value)

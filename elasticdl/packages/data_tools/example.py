@@ -150,6 +150,8 @@ def _narrowed(name: str, values: Array, takes_nearest: bool) -> NDArray[np.float
     """Return numbers as float32; refuse a number that becomes infinite or another whole number."""
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(values, dtype=np.float32)
+    if values.dtype.itemsize <= narrow.itemsize:
+        return narrow
     size = np.abs(values)
     is_lost = np.isinf(narrow) & (size < np.inf)
     if not takes_nearest:  # above 2^24 several whole numbers are one float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 TABLE = "data"
 ROW = "row_number"
 _FILE_ROW = "file_row_number"
+_FILE_NAME = "filename"
 _INTERRUPTED = "Query interrupted"
 
 
@@ -182,11 +184,20 @@ def _in_place(
     paths = [readable(path) for path in _names(reader)]
     known = {name.lower() for name in reader.file_columns}
     # SQL takes `a` and `A` for one name, and has a column of its own for the row's number.
-    if not reader.is_one_table or len(known) < len(reader.file_columns) or known & {"", _FILE_ROW}:
+    is_taken = known & {"", _FILE_ROW, _FILE_NAME}
+    if not reader.is_one_table or len(known) < len(reader.file_columns) or is_taken:
         return None
     columns = [f"{quoted(name)} AS {_place(number)}" for number, name in enumerate(names)]
-    relation = connection.read_parquet(paths, file_row_number=True, hive_partitioning=False)
-    return relation.select(", ".join([*columns, f"{_FILE_ROW} AS {ROW}"]))
+    relation = connection.read_parquet(
+        paths, file_row_number=True, filename=True, hive_partitioning=False
+    )
+    row = _FILE_ROW
+    # A number in a file alone would choose the same rows of each file for a sample.
+    if len(paths) > 1:
+        # The same data may lie elsewhere, so what all names begin with does not count.
+        start = len(os.path.commonprefix(paths)) + 1  # noqa: RUF071 - of text, as meant
+        row = f"hash({_FILE_NAME}[{start}:], {_FILE_ROW})"
+    return relation.select(", ".join([*columns, f"{row} AS {ROW}"]))
 
 
 def _spool_csv(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 ROWS_PER_SHARD = 100_000
+_NOT_OF_TYPE = (TypeError, ValueError, LookupError)
+"""Raised by SQLAlchemy for a value of another type than its column has: SQLite stores any value."""
 
 
 Key: TypeAlias = "int | float | str | None"
@@ -130,14 +132,15 @@ class SqlReader:
         return isinstance(of, types.Integer) or (is_decimal and of.scale == 0)
 
     def _asked(self, column: sqlalchemy.Column) -> sqlalchemy.ColumnElement[Any]:
-        """Return the expression to select: decimals in the driver's own form, if it has one.
+        """Return the expression to select: decimals and truth values in the driver's own form.
 
-        A driver without decimals would turn a whole number into a float.
+        For a driver without decimals a whole number would become a float. For one without truth
+        values the text "false" would become true.
         """
-        types = self._alchemy.types
-        if isinstance(column.type, types.Numeric) and not (
-            self._engine.dialect.supports_native_decimal
-        ):
+        types, dialect = self._alchemy.types, self._engine.dialect
+        has_decimals = dialect.supports_native_decimal or not isinstance(column.type, types.Numeric)
+        has_truth = dialect.supports_native_boolean or not isinstance(column.type, types.Boolean)
+        if not (has_decimals and has_truth):
             return self._alchemy.type_coerce(column, types.NullType()).label(column.name)
         return column
 
@@ -177,6 +180,25 @@ class SqlReader:
                 yield from result.partitions()
         except self._alchemy.exc.SQLAlchemyError as error:
             raise DataError(f"{self._place}: cannot be read: {_said(error)}") from error
+        except _NOT_OF_TYPE as error:
+            raise DataError(
+                f"{self._place}: {self._which_is_wrong(query)}has a value of another type "
+                f"({_said(error)}); mend the value, or leave the column out by {FLAG}=columns=..."
+            ) from error
+
+    def _which_is_wrong(self, query: sqlalchemy.Select) -> str:
+        """Return the column whose values are not of its type; "" if it cannot be found."""
+        for column in query.selected_columns:
+            try:
+                with self._engine.connect() as connection:
+                    result = connection.execution_options(yield_per=CHUNK_RECORDS)
+                    for _ in result.execute(query.with_only_columns(column)).partitions():
+                        pass
+            except self._alchemy.exc.SQLAlchemyError:
+                return ""
+            except _NOT_OF_TYPE:
+                return f"column {column.name!r} ({column.type}) "
+        return ""
 
     def _reflect(self, name: str) -> sqlalchemy.Table:
         schema, _, table = name.rpartition(".")
@@ -286,17 +308,29 @@ class SqlReader:
     def _array(self, name: str, values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
         types = self._alchemy.types
         kind = next(iter(self._tables.values())).c[name].type
-        is_whole = self._is_whole(kind) or isinstance(kind, types.Boolean)
+        is_truth = isinstance(kind, types.Boolean)
+        is_whole = self._is_whole(kind) or is_truth
+        if is_truth:  # a driver without truth values may give any number
+            values = [v != 0 if isinstance(v, int) else v for v in values]
         if is_whole:
             values = [int(v) if isinstance(v, Decimal) and v == int(v) else v for v in values]
+            _require_whole(values, may_be_null=dtype.kind == "f")
         if not self._keeps_missing or dtype.kind != "f":
             if dtype.kind == "f":
                 _require_exact(values, is_whole)
-            return _array(values, dtype)
+            return _array(values, dtype, self._empty(kind))
         out = np.empty(len(values), dtype=object)
         numbers = (value if is_whole or value is None else float(value) for value in values)
         out[:] = list(numbers)
         return out
+
+    def _empty(self, of: sqlalchemy.types.TypeEngine) -> str | bytes | list[object]:
+        """Return the value that stands for null in a column of objects."""
+        types = self._alchemy.types
+        if isinstance(of, types.ARRAY):
+            return []
+        is_binary = isinstance(of, types.LargeBinary | types.BINARY | types.VARBINARY)
+        return b"" if is_binary else ""
 
     def _to_columns(self, rows: Sequence[sqlalchemy.Row], shard: str) -> dict[str, Column]:
         columns: dict[str, Column] = {}
@@ -327,18 +361,16 @@ def _require_file(url: sqlalchemy.URL) -> None:
         raise DataError(f"{path}: no such file (working folder: {os.getcwd()})")
 
 
-def _array(values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
+def _array(values: Sequence[Any], dtype: np.dtype[np.generic], empty: object) -> Array:
+    """Return values as an array; `empty` stands for null among objects."""
     if dtype.kind == "O":
         out = np.empty(len(values), dtype=object)
         # NumPy has no type for a time of day or a UUID, so it becomes text.
         words = (str(value) if isinstance(value, time | UUID) else value for value in values)
-        out[:] = ["" if word is None else word for word in words]
+        out[:] = [copy(empty) if word is None else word for word in words]
         return out
     if dtype.kind == "f":
         return np.array([np.nan if value is None else value for value in values], dtype=dtype)
-    if dtype.kind == "i" and any(not isinstance(value, int) for value in values):
-        found = next(value for value in values if not isinstance(value, int))
-        raise ValueError(f"found {found!r}")
     if dtype.kind == "M":
         return np.array([_in_utc(value) for value in values], dtype=dtype)
     return np.array(values, dtype=dtype)
@@ -349,6 +381,13 @@ def _in_utc(value: datetime | date) -> datetime | date:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return value
     return value.astimezone(UTC).replace(tzinfo=None)
+
+
+def _require_whole(values: Sequence[object], may_be_null: bool) -> None:
+    """Refuse text, and numbers with decimal places, in a column of whole numbers."""
+    for value in values:
+        if not isinstance(value, int) and not (may_be_null and value is None):
+            raise ValueError(f"found {value!r}")
 
 
 def _require_exact(values: Sequence[object], is_whole: bool) -> None:

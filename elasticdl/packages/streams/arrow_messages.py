@@ -84,12 +84,19 @@ def _only(found: pyarrow.Table, name: str) -> pyarrow.Array:
 
 
 def _times(arrow: ModuleType, column: pyarrow.Array) -> list[object]:
-    """Return the times in a column: numbers, text, or the seconds of its time stamps."""
-    if not arrow.types.is_timestamp(column.type):
+    """Return the times in a column: numbers, text, or the seconds of its time stamps.
+
+    Raises:
+        DataError: A value has no object of Python.
+    """
+    if arrow.types.is_timestamp(column.type):
+        micros = column.cast(arrow.timestamp("us", column.type.tz), safe=False).cast(arrow.int64())
+        return [None if value is None else value / 1e6 for value in micros.to_pylist()]
+    try:
         found: list[object] = column.to_pylist()
-        return found
-    whole = column.cast(arrow.timestamp("us", column.type.tz), safe=False).cast(arrow.int64())
-    return [None if value is None else value / 1e6 for value in whole.to_pylist()]
+    except (OverflowError, ValueError) as error:  # such as a date beyond the year 9999
+        raise DataError(f"expected an event time, found {column.type}: {error}") from error
+    return found
 
 
 def _typed(arrow: ModuleType, column: pyarrow.Array, wanted: pyarrow.DataType) -> pyarrow.Array:

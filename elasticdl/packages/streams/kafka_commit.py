@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 3.0
 _LAST_SECONDS = 2.0
+_ANEW_SECONDS = 60.0
+"""The least age of a client that is made anew because commits fail: it may have old credentials."""
 
 
 class Commits:
@@ -35,6 +37,7 @@ class Commits:
         self._next = 0.0
         self._is_under_way = False
         self._told = ""
+        self._made_at = 0.0
 
     def commit(self, positions: Mapping[int, int], is_last: bool = False) -> None:
         """Commit the first untrained position of each partition, if it is time.
@@ -60,7 +63,11 @@ class Commits:
             self._consumer.poll(0.05)
 
     def _send(self, positions: Mapping[int, int]) -> None:
+        now = time.monotonic()
+        if self._told and now - self._made_at >= _ANEW_SECONDS:
+            self._consumer = None  # a new one reads the credentials again
         if self._consumer is None:
+            self._made_at = now
             given = {"group.id": self._group, "on_commit": self._committed}
             try:
                 self._consumer = self._kafka.consumer(given)

@@ -232,25 +232,19 @@ class KafkaReader:
         place.gone = 0
         # `quiet` begins anew with each message; `told` also with each warning.
         quiet = told = time.monotonic()
+        why = ""
         while at < shard.end:
+            before = at
             messages = place.take(min(_CHUNK_RECORDS, shard.end - at))
             place.at = None  # until it is known what they are
-            now = time.monotonic()
-            if messages:
-                quiet, told, self._waits_for = now, now, ""
-            elif now - told >= _TELL_SECONDS:
-                told, why = now, self._kafka.trouble or "no answer"
-                what = f"{shard.name}: nothing came of positions [{at}, {shard.end})"
-                self._waits_for = f"{what} ({why})"
-                log.warning("%s for %.0f s (%s); asked anew", what, now - quiet, why)
-                place.consumer = self._consumer(shard, at)  # the old one may be stuck for ever
-                self._assign(place, place.partition, at)
-            values, offsets, stamps, is_beyond = [], [], [], False
+            values, offsets, stamps, is_beyond, has_come = [], [], [], False, False
             for message in messages:  # each call costs a tenth of a microsecond
                 offset = message.offset()
-                if message.error() is not None:
-                    at = self._after(message, place, at, shard)
-                elif at <= offset < shard.end:
+                if (error := message.error()) is not None:
+                    at, why = self._after(message, place, at, shard), error.str()
+                    continue
+                has_come = True
+                if at <= offset < shard.end:
                     at = offset + 1
                     if (value := message.value()) is not None:
                         values.append(value)
@@ -259,6 +253,18 @@ class KafkaReader:
                             stamps.append(message.timestamp()[1])
                 elif offset >= shard.end:
                     at, is_beyond = shard.end, True
+            now = time.monotonic()
+            # An error is no message: a broker may refuse each time, and nothing comes.
+            if has_come or at > before:
+                quiet, told, why, self._waits_for = now, now, "", ""
+            elif now - told >= _TELL_SECONDS:
+                told, said = now, self._kafka.trouble or why or "no answer"
+                what = f"{shard.name}: nothing came of positions [{at}, {shard.end})"
+                self._waits_for = f"{what} ({said})"
+                log.warning("%s for %.0f s (%s); asked anew", what, now - quiet, said)
+                place.consumer = self._consumer(shard, at)  # the old one may be stuck for ever
+                self._assign(place, place.partition, at)
+                continue
             # If a message beyond the range was read, the next range must be asked for again.
             place.at = None if is_beyond else at
             gone, place.gone = place.gone, 0

@@ -272,7 +272,7 @@ def features_of(job: JobParts) -> list[JobFeature]:
         size,
         skips_gaps=own.on_gap == "skip",
         ends_at_once=not topic.is_endless,
-        guessed_records=topic.guessed_records,
+        guessed_records=topic.guessed_records(data.data_reader_params),
         when_cut=times.cut,
     )
     return [TimedStreamSource(job, intake, times)]

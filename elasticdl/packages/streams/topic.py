@@ -14,6 +14,7 @@ from elasticdl.errors import ConfigError
 from elasticdl.job import Shard
 from elasticdl.packages.streams.settings import StreamsSection
 from elasticdl.settings.duration import seconds_in
+from elasticdl.settings.reader_params import words_of
 
 SCHEME = "kafka"
 _STARTS = ("earliest", "latest")
@@ -51,10 +52,14 @@ class Topic:
         """Return whether its tasks are made while the job runs."""
         return self.is_endless or self.keeps_order
 
-    @property
-    def guessed_records(self) -> float:
-        """The number of records of a message that is assumed until a message was read."""
-        return _ROWS if self.settings.get("format") == "arrow" else 1.0
+    def guessed_records(self, params: str) -> float:
+        """Return the number of records of a message that is assumed until a message was read.
+
+        Args:
+            params: The settings of all data; those in the name of the topic override them.
+        """
+        word = self.settings.get("format", words_of(params).get("format", ""))
+        return _ROWS if word.strip("'\"") == "arrow" else 1.0
 
     @property
     def start_ms(self) -> int | None:

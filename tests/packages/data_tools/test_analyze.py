@@ -378,3 +378,32 @@ def test_a_damaged_file_is_told_by_its_block(analyze):
     assert "x.recordio" in captured.err
     assert "checksum" in captured.err or "block" in captured.err
     assert not Path("s.json").exists()
+
+
+def test_a_folder_in_place_of_the_output_is_told_before_the_data_are_read(tmp_path, capsys):
+    for place in (".", str(tmp_path)):
+        assert run_command(["data", "analyze", "none.csv", f"--output={place}"]) == 1
+        assert f"{place}: is a folder; name a file in it" in capsys.readouterr().err
+
+
+def test_of_equally_frequent_values_the_same_are_kept_each_time(analyze):
+    words = np.array([f"w{number:04}" for number in range(1000)] * 30)
+    np.random.default_rng(0).shuffle(words)
+    pq.write_table(pa.table({"word": words}), "x.parquet", row_group_size=1000)
+    code, _ = analyze("x.parquet", "--distinct_limit=10", "--vocabulary_limit=5")
+    assert code == 0
+    found = read_statistics("s.json").column("word").vocabulary
+    assert found.values == [f"w000{n}" for n in range(5)]
+
+
+def test_the_sample_of_many_files_is_not_of_the_same_rows_of_each(analyze, monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.data_tools.analyze.SAMPLE_RECORDS", 400)
+    Path("parts").mkdir()
+    for number in range(100):  # each is sorted
+        values = np.linspace(0, 1, 100) + number * 1e-6
+        pq.write_table(pa.table({"x": values}), f"parts/{number}.parquet")
+    code, told = analyze("parts", "--distinct_limit=10")
+    assert code == 0, told
+    column = read_statistics("s.json").column("x")
+    middle = [column.quantiles[place] for place in (25, 50, 75)]
+    np.testing.assert_allclose(middle, [0.25, 0.5, 0.75], atol=2 * column.quantile_error)

@@ -106,6 +106,14 @@ def test_ids_that_a_table_has_as_floats_are_refused_or_written_as_whole_numbers(
     assert "column 'x' has 0.1: expected whole numbers for int64" in error
 
 
+def test_the_least_number_of_int64_is_one(run):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"id": [-(2**63), 2**63 - 1]}), "in.parquet")
+    assert run("convert", "in.parquet", "out.rio", "--as=example", "--types=id=int64")[0] == 0
+    found = [decode_example(record) for record in RecordReader("out.rio").read(0, 2)]
+    assert found == [{"id": [-(2**63)]}, {"id": [2**63 - 1]}]
+
+
 def test_whole_numbers_that_int64_does_not_hold_stay_as_they_are(run):
     Path("in.csv").write_text("id\n1\n99999999999999999999\n")
     words = ("--as=example", "--data_reader_params=skip_header=true")

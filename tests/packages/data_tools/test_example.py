@@ -61,6 +61,8 @@ def test_missing_values_leave_the_feature_out_and_sequences_vary():
 def test_extreme_numbers_survive():
     extremes = np.array([0, 127, 128, 2**63 - 1, -(2**63), -1])
     assert [record["x"] for record in decoded({"x": extremes})] == [[int(v)] for v in extremes]
+    halves = np.array([1.5, 65504.0, np.inf], np.float16)  # and no warning
+    assert [record["x"] for record in decoded({"x": halves})] == [[1.5], [65504.0], [np.inf]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What is special of LIBSVM files, tables of a database, folders of images, compressed files."""
 
 import gzip
+import json
 import os
 import sqlite3
 from contextlib import closing
@@ -187,6 +188,15 @@ def test_columns_of_a_table_have_one_type_in_every_chunk(database):
     assert (first["maybe"][1], first["t"][3], first["b"][3]) == (1, "t3", b"\x03")
 
 
+def test_null_is_empty_text_or_empty_bytes(database):
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, t TEXT, b BLOB)")
+    database.execute("INSERT INTO t VALUES (1, 'a', x'00'), (2, NULL, NULL)")
+    database.commit()
+    (records,) = read_all(open_reader(CLICKS, "table=t"))
+    assert records.columns["t"].tolist() == ["a", ""]
+    assert records.columns["b"].tolist() == [b"\0", b""]
+
+
 def test_a_key_may_be_any_column_whose_values_are_different(database):
     database.execute("CREATE TABLE clicks (name TEXT, n INT)")
     database.executemany("INSERT INTO clicks VALUES (?, ?)", [("b", 1), ("a", 2), ("ü", 3)])
@@ -229,6 +239,19 @@ def test_text_in_a_column_of_numbers_is_told(database):
 
 
 @pytest.mark.parametrize(
+    ("kind", "value"), [("DATETIME", 1_700_000_000), ("DATE", "soon"), ("JSON", "{"), ("TIME", "x")]
+)
+def test_a_value_of_another_type_is_told_with_its_column(database, kind, value):
+    database.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, good DATE, bad {kind})")
+    database.execute("INSERT INTO t VALUES (1, '2026-01-31', ?)", (value,))
+    database.commit()
+    with pytest.raises(DataError, match=rf"data.db: column 'bad' \({kind}\) has a value of anoth"):
+        read_all(open_reader(CLICKS, "table=t"))
+    (records,) = read_all(open_reader(CLICKS, "table=t;columns=good"))
+    assert str(records.columns["good"][0]) == "2026-01-31"
+
+
+@pytest.mark.parametrize(
     ("place", "params", "said"),
     [
         ("sqlite:///none.db", "table=clicks", "none.db: no such file"),
@@ -265,6 +288,19 @@ def test_a_password_is_never_told(capsys):
         assert code == 1
         assert "secret" not in err
         assert err.startswith("error: ")
+
+
+def test_statistics_and_what_is_shown_of_a_database_have_no_password(database, capsys, monkeypatch):
+    pytest.importorskip("duckdb")
+    fill(database, 3)
+    there = open_reader(CLICKS, "table=clicks")
+    monkeypatch.setattr("elasticdl.data.open.open_reader", lambda place, params: there)
+    place = "postgresql+psycopg://me:swordfish@127.0.0.1/db"
+    assert run_command(["data", "analyze", place, "--output=s.json"]) == 0
+    assert run_command(["data", "inspect", place]) == 0
+    out = capsys.readouterr()
+    assert "swordfish" not in out.out + out.err + Path("s.json").read_text()
+    assert "postgresql+psycopg://me:***@127.0.0.1/db" in Path("s.json").read_text()
 
 
 # --- folders of images
@@ -348,6 +384,20 @@ def test_numbers_of_a_database_that_would_meet_are_refused(database, kind, value
         numeric(database, kind, values)
 
 
+@pytest.mark.parametrize("more", [[], [None]])
+def test_text_is_no_truth_value(database, more):
+    assert numeric(database, "BOOLEAN", [1, 0, 5]).tolist() == [1, 0, 1]
+    database.execute("INSERT INTO n (x) VALUES ('false')")
+    database.executemany("INSERT INTO n (x) VALUES (?)", [(value,) for value in more])
+    database.commit()
+    for reader in (
+        open_reader(CLICKS, "table=n"),
+        open_reader(CLICKS, "table=n").keeping_missing(),
+    ):
+        with pytest.raises(DataError, match=r"column 'x': expected .*: found 'false'"):
+            read_all(reader)
+
+
 def test_numbers_with_places_are_the_nearest(database):
     assert numeric(database, "NUMERIC(10, 2)", [1.25, 7]).tolist() == [1.25, 7.0]
 
@@ -364,3 +414,18 @@ def test_a_uuid_of_a_table_is_text(monkeypatch):
         connection.commit()
     (records,) = read_all(open_reader("sqlite:///data.db", "table=visits"))
     assert list(records.columns["visitor"]) == ["abababab-abab-abab-abab-abababababab", ""]
+
+
+def test_null_of_a_column_of_lists_is_an_empty_list(database, monkeypatch):
+    sqlalchemy = pytest.importorskip("sqlalchemy", reason="this needs elasticdl-train[sql]")
+    from sqlalchemy.dialects.sqlite import base
+
+    class Lists(sqlalchemy.types.ARRAY):  # as PostgreSQL has them
+        def __init__(self):
+            super().__init__(sqlalchemy.types.Integer())
+
+        def result_processor(self, dialect, coltype):
+            return lambda value: None if value is None else json.loads(value)
+
+    monkeypatch.setitem(base.ischema_names, "LISTS", Lists)
+    assert numeric(database, "LISTS", ["[1, 2]", None, "[3]"]).tolist() == [[1, 2], [], [3]]

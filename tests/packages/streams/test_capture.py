@@ -12,6 +12,7 @@ from elasticdl.data.base import Records
 from elasticdl.data.custom import adapt_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.job import Shard
+from elasticdl.packages.streams.capture import command
 from elasticdl.packages.streams.capture.capture import Capture
 from elasticdl.packages.streams.capture.chunks import (
     chunks_in,
@@ -21,9 +22,10 @@ from elasticdl.packages.streams.capture.chunks import (
     write_chunk,
 )
 from elasticdl.packages.streams.capture.command import CommandSource
+from elasticdl.packages.streams.capture.process import CaptureProcess
 from elasticdl.packages.streams.capture.reader import NAME, CapturedReader, CapturedStream
 from elasticdl.packages.streams.capture.settings import check_captured, is_captured_as_it_trains
-from elasticdl.packages.streams.capture.source import as_source
+from elasticdl.packages.streams.capture.source import are_alike, as_source, join
 
 
 class CutOffError(Exception):
@@ -127,6 +129,14 @@ def test_columns_come_back_as_they_were(tmp_path, columns):
         assert found.columns[name].dtype == column.dtype
 
 
+def test_text_of_other_widths_is_in_one_chunk(tmp_path):
+    parts = [Records(columns={"s": np.array(words)}) for words in (["a"], ["long", "b"])]
+    assert are_alike(*parts)
+    assert not are_alike(parts[0], Records(columns={"s": np.array([b"a"])}))
+    found = records_of(write_chunk(tmp_path, 0, join(parts), "0"))
+    assert found.columns["s"].tolist() == ["a", "long", "b"]
+
+
 def test_a_torn_chunk_and_values_of_no_kind_are_told(tmp_path):
     chunk = write_chunk(tmp_path, 0, Records(values=[b"one", b"two"]), "0")
     data = chunk.path.read_bytes()
@@ -152,6 +162,33 @@ def test_ranges_are_read_across_chunks_and_forgotten_ones_are_gone(tmp_path, mon
         list(reader.read(Shard(NAME, 40, 41)))
 
 
+def test_a_source_of_which_all_is_forgotten_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.streams.capture.capture._CHUNK_RECORDS", 10)
+    with pytest.raises(CutOffError):
+        Capture(tmp_path, Counter(50, cut_at=40, size=10)).run()
+    stream = CapturedStream(tmp_path, process=None)
+    stream.forget({NAME: 40})
+    assert stream.shards() == [Shard(NAME, 0, 40)]
+    Capture(tmp_path, Counter(50, size=10)).run()
+    found = [(chunk.start, chunk.end) for chunk in chunks_in(tmp_path)]
+    assert found == [(0, 10), (30, 40), (40, 50)]
+
+
+@pytest.mark.timeout(120)
+def test_the_process_of_a_source_that_has_ended_ends_in_order(tmp_path):
+    flags = {"distribution_strategy": "ParameterServerStrategy", "num_epochs": 1}
+    config = config_of({"reader_command": "seq 10"}, **flags)
+    cluster = config.cluster.model_copy(update={"job_dir": tmp_path})
+    process = CaptureProcess(config.model_copy(update={"cluster": cluster}))
+    process.keep_running()
+    try:
+        process.trained(0)
+        assert process._process.wait() == 0
+        assert end_of(tmp_path / "captured") == 10
+    finally:
+        process.close()
+
+
 class TestCommandSource:
     def values(self, command, framing="lines", state=None):
         source = CommandSource(command, framing)
@@ -171,6 +208,22 @@ class TestCommandSource:
         with pytest.raises(DataError, match="expected a length of four bytes"):
             self.values("echo text that has no lengths", "framed")
 
+    @pytest.mark.parametrize("block_bytes", [1, 3, 5])
+    def test_a_record_may_come_in_many_blocks(self, tmp_path, monkeypatch, block_bytes):
+        monkeypatch.setattr(command, "_BLOCK_BYTES", block_bytes)
+        records = [b"abc", b"", b"0123456789" * 3, b"x"]
+        (tmp_path / "framed").write_bytes(b"".join(struct.pack("<I", len(r)) + r for r in records))
+        assert self.values(f"cat {tmp_path}/framed", "framed")[0] == records
+        assert self.values("printf 'abc\n\n0123456789\nx'")[0] == [b"abc", b"", b"0123456789", b"x"]
+
+    def test_a_line_without_an_end_is_told(self, monkeypatch):
+        monkeypatch.setattr(command, "_MOST_BYTES", 1000)
+        with pytest.raises(
+            DataError, match=r"has printed .* bytes without the end of a line"
+        ) as it:
+            self.values("yes | tr -d '\n'")
+        assert it.value.is_certain
+
     def test_a_command_that_is_started_again_goes_on_behind_what_was_taken(self):
         source = CommandSource("seq 100000")
         taken = next(source.read())
@@ -182,6 +235,12 @@ class TestCommandSource:
         for other in ("seq 2 20", "seq 9"):
             with pytest.raises(DataError, match="its first 10 records are not those"):
                 self.values(other, state=state)
+
+    @pytest.mark.timeout(60)
+    def test_a_command_without_an_end_is_not_waited_for_once_it_is_wrong(self):
+        _, state = self.values("seq 10")
+        with pytest.raises(DataError, match="its first 10 records are not those"):
+            self.values("seq 2 20; exec sleep 3600", state=state)
 
     def test_a_pipeline_fails_where_any_part_of_it_does(self):
         with pytest.raises(DataError, match="exit code 3, after 1 records"):
@@ -202,8 +261,38 @@ def test_what_is_no_source_is_told():
         adapt_reader(Counter(1))
 
 
+def test_columns_of_a_source_may_be_lists(tmp_path):
+    class Lists(Counter):
+        def read(self):
+            for number in (1, 2):
+                yield Records(columns={"n": [number], "raw": [b"a\0"]})
+
+    Capture(tmp_path, Lists(1)).run()
+    found = records_of(chunks_in(tmp_path)[0]).columns
+    assert (found["n"].dtype, found["raw"][0]) == (np.int64, b"a\0")
+
+
+def test_text_in_records_is_captured_as_bytes(tmp_path):
+    class Texts(Counter):
+        def read(self):
+            yield Records(values=["é", b"b"])
+
+    Capture(tmp_path, Texts(1)).run()
+    assert read_all(tmp_path) == ["é".encode(), b"b"]
+
+
+UNEVEN = Records(columns={"a": np.arange(3), "b": np.arange(2)})
+
+
 @pytest.mark.parametrize(
-    ("item", "words"), [(7, "yields int"), ([7], "yields list of int"), (None, "yields NoneType")]
+    ("item", "words"),
+    [
+        (7, "yields int"),
+        ([7], "yields list of int"),
+        (None, "yields NoneType"),
+        (Records(values=[7]), "yields list of int"),
+        (UNEVEN, "yields columns of other lengths: {'a': 3, 'b': 2}"),
+    ],
 )
 def test_items_that_are_no_records_are_told(tmp_path, item, words):
     class Wrong(Counter):
@@ -214,12 +303,20 @@ def test_items_that_are_no_records_are_told(tmp_path, item, words):
         Capture(tmp_path, Wrong(1)).run()
 
 
-def test_a_state_that_cannot_be_kept_is_told(tmp_path):
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (object(), r"Wrong.state\(\) returned object, which JSON cannot"),
+        ({"offsets": [{0: 7}]}, "a dict with the key 0, which JSON turns into text"),
+        ({None: 7}, "a dict with the key None, which"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_is_told(tmp_path, state, words):
     class Wrong(Counter):
         def state(self):
-            return object()
+            return state
 
-    with pytest.raises(ModelError, match=r"Wrong.state\(\) returned object, which JSON cannot"):
+    with pytest.raises(ModelError, match=words):
         Capture(tmp_path, Wrong(1)).run()
 
 

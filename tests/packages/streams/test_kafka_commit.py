@@ -12,12 +12,13 @@ class Client:
     """Makes a consumer that takes commits, and answers when it is asked for news."""
 
     def __init__(self):
-        self.committed, self.error = [], None
+        self.committed, self.error, self.num_made = [], None, 0
         self._has_news = False
 
     def consumer(self, settings):
         assert settings["group.id"] == "board"
         self._answer = settings["on_commit"]
+        self.num_made += 1
         return self
 
     def position(self, partition, offset):
@@ -66,3 +67,18 @@ def test_what_cannot_be_committed_is_told_once_and_tried_again(clock, caplog):
     assert (
         caplog.text.count("the group board cannot be committed (Group authorization failed)") == 1
     )
+
+
+def test_a_client_whose_commits_fail_is_made_anew_for_it_may_have_old_credentials(clock):
+    client = Client()
+    commits = Commits(client, "board")
+    client.error = SimpleNamespace(str=lambda: "Local: Waiting for coordinator")
+    for _ in range(10):
+        commits.commit({0: 5})
+        clock.now += 10.0
+    assert client.num_made == 2
+    client.error = None
+    for at in range(60):
+        commits.commit({0: at})
+        clock.now += 10.0
+    assert client.num_made == 2

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from elasticdl.cli.main import run_command
 from elasticdl.data.base import HasHoles, Stream
 from elasticdl.data.open import open_reader
 from elasticdl.data.params import Params
@@ -37,7 +38,7 @@ class Broker:
     def __init__(self, values, low=0, high=None):
         self.values = values
         self.low, self.high = low, max(values) + 1 if high is None else high
-        self.assigned, self.queue, self.trouble = [], [], ""
+        self.assigned, self.queue, self.trouble, self.waits_for = [], [], "", ""
 
     def assign(self, places):
         (at,) = places
@@ -139,6 +140,25 @@ def test_a_client_that_gives_nothing_is_asked_anew(monkeypatch, caplog):
     assert list(read(reader, 2, 4)) == [2, 3]
     assert broker.assigned == [0, 2]
     assert "t-0: nothing came of positions [2, 4)" in caplog.text
+
+
+def test_a_broker_that_refuses_each_time_is_shown_and_asked_anew(monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.streams.kafka_reader._TELL_SECONDS", 0.0)
+    broker = Broker({0: b"a"})
+    reader, assign, shown, made = reader_of(broker), broker.assign, [], []
+
+    def refuse(places):
+        shown.append(reader.waits_for)
+        assign(places)
+        if len(shown) < 9:
+            broker.queue = [Message(0, error=29)]
+
+    broker.assign = refuse
+    broker.consumer = lambda: made.append(1) or broker
+    assert list(read(reader, 0, 1)) == [0]
+    assert shown[-1] == "t-0: nothing came of positions [0, 1) (trouble)"
+    assert len(made) > 2
+    assert reader.waits_for == ""
 
 
 def test_what_was_deleted_unread_is_an_error_that_names_it():
@@ -244,6 +264,15 @@ def test_a_job_that_starts_at_a_time_reads_from_the_first_message_of_it(first, s
 def test_a_sample_of_a_topic_counts_positions_and_the_records_that_it_has():
     sample = take_sample(reader_of(Broker(WITH_HOLES, high=11), is_endless=False))
     assert (sample.size, sample.num_looked_at, sample.is_all) == ("11 positions", 5, True)
+
+
+def test_inspect_shows_messages_of_a_partition_that_has_some(monkeypatch, capsys):
+    broker = Broker({0: b"hello"})
+    broker.extents = lambda patience_seconds=None: {0: Extent(0, 0), 1: Extent(0, 1)}
+    reader = reader_of(broker)
+    monkeypatch.setattr("elasticdl.data.open.open_reader", lambda place, params: reader)
+    assert run_command(["data", "inspect", "kafka://b/t"]) == 0
+    assert "hello" in capsys.readouterr().out
 
 
 def test_between_two_looks_at_all_there_is_only_ends_are_asked_for():

@@ -322,6 +322,16 @@ def test_rows_of_arrow_have_event_times_and_are_late_one_by_one(unit):
     assert "2 of its records are late" in found.aside[0].why
 
 
+def test_a_date_that_no_calendar_has_makes_a_message_unreadable():
+    arrow = pytest.importorskip("pyarrow")
+    messages = [{"n": [1], "ts": arrow.array([days], arrow.date32())} for days in (2**30, 1)]
+    params = "format=arrow;columns=n:int64;event_time=ts"
+    found = records(params, *map(stream_of, messages), stream_of({"n": [2], "ts": [5]}))
+    assert found.columns["n"].tolist() == [2]
+    assert "expected an event time, found date32[day]: days=" in found.aside[0].why
+    assert "found datetime.date(1970, 1, 2)" in found.aside[1].why
+
+
 def test_rows_of_arrow_have_the_time_stamp_of_their_message():
     form = format_of(Params("format=arrow;columns=n:int64"))
     messages = [stream_of({"n": [1, 2]}), b"none", stream_of({"n": [3]})]

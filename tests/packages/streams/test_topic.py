@@ -77,6 +77,13 @@ def test_a_shard_names_its_partition():
         topic.partition_of(Shard("clicks-11", 5, 9))
 
 
+def test_messages_of_many_records_are_expected_wherever_the_format_is_given():
+    plain, arrow = parse("kafka://b/t"), parse("kafka://b/t?format=arrow")
+    assert plain.guessed_records("") == plain.guessed_records("format=csv;columns=a") == 1.0
+    assert arrow.guessed_records("format=csv") == plain.guessed_records("columns=a;format=arrow")
+    assert arrow.guessed_records("") > 1.0
+
+
 def test_credentials_are_lines():
     text = "# of the cluster\nsecurity.protocol = SASL_SSL\n\nsasl.password=a=b\n"
     assert parse_credentials(text) == {"security.protocol": "SASL_SSL", "sasl.password": "a=b"}

@@ -28,6 +28,24 @@ def test_globs_and_lists_are_expanded_in_order_without_repeats(folder):
     assert expand_paths("a.csv.idx") == ["a.csv.idx"]  # asked for by name
 
 
+def test_a_url_of_this_machine_is_a_path(folder):
+    found = [str(folder / name) for name in ("a.csv", "b.csv", "c.txt")]
+    assert expand_paths(f"file://{folder}") == found
+    assert expand_paths(f"file://{folder}/*.csv,local://{folder}/c.txt") == found
+
+
+def test_a_glob_passes_over_folders_of_what_is_no_data(folder):
+    for name in ("_temporary/0", "deep/_delta_log", "deep/.cache"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "e.csv").write_text("1\n")
+    (folder / "_old").mkdir()
+    (folder / "_old" / "f.csv").write_text("1\n")
+    assert expand_paths("**/*.csv") == ["a.csv", "b.csv", "deep/er/d.csv"]
+    assert expand_paths(f"{folder}/*/*/*.csv") == [str(folder / "deep/er/d.csv")]
+    assert expand_paths("_temporary/**/*.csv") == ["_temporary/0/e.csv"]
+    assert expand_paths("_*/*.csv") == ["_old/f.csv"]
+
+
 def test_a_file_whose_name_looks_like_a_glob_or_list_is_itself(folder):
     (folder / "odd,[1].csv").write_text("1\n")
     assert expand_paths("odd,[1].csv") == ["odd,[1].csv"]
@@ -40,6 +58,17 @@ def test_folders_with_files_that_are_not_read_are_found(folder):
 
 def test_a_file_beside_its_compressed_form_is_found():
     assert read_twice(["a.csv", "a.csv.gz", "b.csv.zst", "c.csv"]) == ["a.csv.gz"]
+
+
+def test_a_folder_of_a_table_may_have_no_files(tmp_path):
+    for name in ("day=1/a.parquet", "day=2/_SUCCESS", "day=3/hour=0/_SUCCESS", "day=5/b.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "day=4").mkdir()
+    found = [str(tmp_path / "day=1/a.parquet"), str(tmp_path / "day=5/b.parquet")]
+    assert expand_paths(str(tmp_path)) == found
+    with pytest.raises(DataError, match="day=4: this folder has no data files"):
+        expand_paths(str(tmp_path / "day=4"))
 
 
 @pytest.mark.parametrize(

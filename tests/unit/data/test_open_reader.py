@@ -102,6 +102,16 @@ def test_a_custom_reader_is_given_path_and_params_and_needs_no_metadata():
     assert [len(records) for records in reader.read(reader.shards()[0])] == [3]
 
 
+def test_columns_of_other_lengths_are_told():
+    class Uneven(Minimal):
+        def read(self, shard):
+            yield Records(shard.start, columns={"x": np.arange(3), "label": np.arange(2)})
+
+    reader = open_reader("there", "times=3", Uneven)
+    with pytest.raises(ModelError, match=r"other lengths for \[0, 3\) of there: {'x': 3"):
+        list(reader.read(Shard("there", 0, 3)))
+
+
 def test_an_older_function_names_its_argument_as_it_likes():
     def custom_data_reader(data_origin, records_per_task=None, **kwargs):
         return Minimal(data_origin, kwargs["times"])
@@ -130,6 +140,15 @@ class Older:
 
     def read_records(self, task):
         return iter(self.records[task.start : task.end])
+
+
+@pytest.mark.parametrize("dtype", [{}, {"a": np.bytes_}])
+def test_bytes_in_rows_keep_their_zero_bytes(dtype):
+    older = Older([(b"ab\0\0", "x\0"), (b"long\0", "y")])
+    older.metadata = Metadata(("a", "b"), dtype)
+    (records,) = adapt_reader(older).read(Shard("s", 0, 2))
+    assert records.columns["a"].tolist() == [b"ab\0\0", b"long\0"]
+    assert records.columns["b"].tolist() == ["x\0", "y"]
 
 
 def test_older_readers_that_break_their_word_are_named():

@@ -163,6 +163,23 @@ def test_columns_of_one_name_are_refused(tmp_path):
         open_reader(str(tmp_path / "a.parquet"))
 
 
+@pytest.mark.parametrize("num_rows", [50, 200])
+def test_a_file_that_has_changed_since_it_was_counted_is_told_as_such(tmp_path, num_rows):
+    path = write(tmp_path / "a.parquet", {"x": list(range(100))})
+    reader = open_reader(str(path))
+    (shard,) = reader.shards()
+    write(tmp_path / "a.parquet", {"x": list(range(num_rows))})
+    with pytest.raises(DataError, match=r"a\.parquet: it has .* bytes, and had .* when its rows"):
+        list(reader.read(shard))
+
+
+def test_a_column_without_a_name_is_refused_if_it_is_read(tmp_path):
+    write(tmp_path / "a.parquet", {"x": [1], "": [2]})
+    with pytest.raises(DataError, match=r"a\.parquet: column 2 of 2 has no name"):
+        open_reader(str(tmp_path / "a.parquet"))
+    assert open_reader(str(tmp_path / "a.parquet"), "columns=x").metadata.column_names == ("x",)
+
+
 def test_null_is_seen_in_a_column_whose_name_has_a_dot(tmp_path):
     path = write(tmp_path / "a.parquet", {"user.id": [1, None]})
     reader = open_reader(path)

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import resource
 import threading
 from collections import deque
 from contextlib import suppress
@@ -202,6 +203,34 @@ def test_a_copy_is_kept_until_the_file_changes(server):
     assert read_lines(url) == [b"1", b"2", b"3"]
 
 
+def test_a_file_that_changes_while_it_is_copied_is_told(server, tmp_path, monkeypatch):
+    server.files["x.csv"] = text()
+    read_range = remote.read_range
+
+    def read_and_change(*args):
+        found = read_range(*args)
+        server.files["x.csv"] = b"0" + text()
+        return found
+
+    monkeypatch.setattr(remote, "read_range", read_and_change)
+    with pytest.raises(DataError, match=r"x\.csv: has changed while it was read, from 588,884 to"):
+        read_lines(server.url("x.csv"))
+    assert list((tmp_path / "_cache").iterdir()) == []
+    assert read_lines(server.url("x.csv"))[0] == b"00,"  # the new one is read anew
+
+
+def test_a_copy_for_which_there_is_no_room_is_told(server, tmp_path):
+    server.files["x.csv"] = b"1\n" * 100_000
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(DataError, match=r"x\.csv: its copy cannot be written to .*_cache: "):
+            read_lines(server.url("x.csv"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "_cache").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -274,6 +303,17 @@ def test_folders_and_globs_of_a_store_are_listed():
 
     assert expand_paths("memory://data") == ["memory://data/a.csv", "memory://data/b.csv"]
     assert expand_paths("memory://data/*/*.csv") == ["memory://data/more/c.csv"]
+    assert expand_paths("memory://data/*") == ["memory://data/a.csv", "memory://data/b.csv"]
+    everything = [f"memory://data/{name}.csv" for name in ("a", "b", "more/c")]
+    assert expand_paths("memory://data/**") == expand_paths("memory://data/**/*") == everything
     assert expand_paths("memory://data/a.csv") == ["memory://data/a.csv"]
-    with pytest.raises(DataError, match="no such file or folder"):
-        expand_paths("memory://data/none*")
+    memory.pipe_file("/data/more/_temporary/0/d.csv", b"1\n")
+    assert expand_paths("memory://data/**/*.csv") == everything
+    memory.pipe_file("/done/all/_SUCCESS", b"")
+    for place, said in (
+        ("data/none*", "no such file or folder"),
+        ("done", "no files: only folders; give memory://done/** for"),
+        ("done/all", "no data files; names that begin with _"),
+    ):
+        with pytest.raises(DataError, match=re.escape(f"memory://{place}: {said}")):
+            open_reader(f"memory://{place}")

@@ -49,8 +49,11 @@ def test_folders_and_globs_of_a_bucket_are_read(bucket, tmp_path):
         with RecordWriter(tmp_path / f"{name}.recordio") as writer:
             writer.write_many(part)
         files.put_file(str(tmp_path / f"{name}.recordio"), f"{url}/train/{name}.recordio")
-    for place in (f"{url}/train", f"{url}/train/*.recordio"):
-        reader = open_reader(place)
+    # Consoles and other writers mark folders by empty files.
+    for mark in ("train/", "train/more/"):
+        files.call_s3("put_object", Bucket=url.removeprefix("s3://"), Key=mark, Body=b"")
+    for place in ("train", "train/", "train/*", "train/**", "train/*.recordio"):
+        reader = open_reader(f"{url}/{place}")
         assert reader.shards() == [
             Shard(f"{url}/train/a.recordio", 0, 1000),
             Shard(f"{url}/train/b.recordio", 0, 2000),

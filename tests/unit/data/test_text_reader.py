@@ -54,6 +54,19 @@ def test_a_quote_that_never_closes_is_named_with_its_offset(tmp_path):
         lines(path, "quoted_newlines=true")
 
 
+def test_a_name_in_the_header_may_have_a_quoted_line_feed(tmp_path):
+    path = write(tmp_path, b'"a\nx",b\n1,2\n')
+    reader = open_reader(path, "skip_header=true;quoted_newlines=true")
+    reader.check_start()
+    assert reader.metadata.column_names == ("a\nx", "b")
+
+
+def test_lines_that_end_with_cr_alone_are_told(tmp_path):
+    path = write(tmp_path, b"a,b\r1,2\r")
+    with pytest.raises(DataError, match="lines end with CR alone, expected LF or CR LF"):
+        open_reader(path, "skip_header=true").shards()
+
+
 def test_files_with_different_headers_are_refused(tmp_path):
     write(tmp_path, "a,b\n1,2\n", "one.csv")
     write(tmp_path, "b,a\n1,2\n", "two.csv")

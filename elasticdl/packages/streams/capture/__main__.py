@@ -28,7 +28,8 @@ _MOST_BYTES_AHEAD = 256 << 20
 
 def main() -> None:
     """Capture the source of the job whose settings are the first line of the standard input."""
-    control = sys.stdin.buffer
+    # Not `sys.stdin`: Python aborts at its end if a thread still waits in that object.
+    control = open(0, "rb", closefd=False)  # noqa: SIM115 - for as long as the process lives
     config = JobConfig.model_validate_json(control.readline())
     folder = folder_of(config)
     with open(folder / "lock", "a") as lock:

@@ -61,7 +61,10 @@ class CommandSource:
         # data.
         words = [bash, "-o", "pipefail", "-c", self._command]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-            yield from self._new(self._records(process))
+            try:
+                yield from self._new(self._records(process))
+            finally:
+                process.kill()  # an error does not wait for a command that has no end
 
     def _new(self, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
         """Yield the records behind those that were read before."""
@@ -91,12 +94,26 @@ class CommandSource:
 
     def _records(self, process: subprocess.Popen[bytes]) -> Iterator[list[bytes]]:
         """Yield all records; the rest after the last newline only if the command succeeded."""
-        file, rest = process.stdout, b""
+        file = process.stdout
         assert file is not None
+        rest, blocks, num_bytes, start = b"", [b""], 0, b""
         for block in iter(lambda: _read_some(file), b""):
-            records, rest = self._cut(rest + block)
+            # A large record comes in many blocks, which are joined once.
+            blocks.append(block)
+            num_bytes += len(block)
+            if self._is_framed:
+                start = (start + block)[: _LENGTH.size] if len(start) < _LENGTH.size else start
+                is_whole = num_bytes >= _least(start)
+            else:
+                is_whole = b"\n" in block
+                _require_end(0 if is_whole else num_bytes)
+            if not is_whole:
+                continue
+            records, rest = self._cut(b"".join(blocks))
+            blocks, num_bytes, start = [rest], len(rest), rest[: _LENGTH.size]
             if records:
                 yield records
+        rest = b"".join(blocks)
         # A command that failed may have stopped in the middle of a line, so its rest is no record.
         if code := process.wait():
             raise DataError(
@@ -119,6 +136,24 @@ def _read_some(file: IO[bytes]) -> bytes:
 def _lines(data: bytes) -> tuple[list[bytes], bytes]:
     *lines, rest = data.split(b"\n")
     return lines, rest
+
+
+def _require_end(num_bytes: int) -> None:
+    """Refuse bytes without the end of a line; else a command that prints none fills the memory."""
+    if num_bytes > _MOST_BYTES:
+        raise DataError(
+            f"the command has printed {num_bytes:,} bytes without the end of a line: expected "
+            "lines, or --reader_framing=framed for other records",
+            is_certain=True,
+        )
+
+
+def _least(start: bytes) -> int:
+    """Return how many bytes the record that begins here has in its frame, as far as is known."""
+    if len(start) < _LENGTH.size:
+        return _LENGTH.size
+    length: int = _LENGTH.unpack_from(start)[0]
+    return _LENGTH.size + length if length <= _MOST_BYTES else 0  # 0: it is refused at once
 
 
 def _framed(data: bytes) -> tuple[list[bytes], bytes]:

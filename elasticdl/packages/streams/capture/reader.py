@@ -174,8 +174,9 @@ class CapturedStream:
     def forget(self, positions: Mapping[str, int]) -> None:
         """Delete the records before a position: no worker can ask for them again."""
         position = positions.get(NAME, 0)
-        # The first chunk stays: models are built from its records.
-        for chunk in chunks_in(self._folder)[1:]:
+        # The first chunk stays: models are built from its records. So does the last one: it says
+        # how far the source was read, and where the source is.
+        for chunk in chunks_in(self._folder)[1:-1]:
             if chunk.end > position:
                 return
             chunk.path.unlink(missing_ok=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from elasticdl.data.base import Records
+from elasticdl.data.strings import Column
 from elasticdl.errors import DataError, ModelError
 
 
@@ -58,8 +62,13 @@ def records_in(item: object, reader: str) -> Records:
     Raises:
         ModelError: A source must not yield this type.
     """
+    if isinstance(item, Records) and item.columns:
+        lengths = {name: len(column) for name, column in item.columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ModelError(f"{reader}.read yields columns of other lengths: {lengths}")
+        return replace(item, columns={n: _as_column(c) for n, c in item.columns.items()})
     if isinstance(item, Records):
-        return item
+        item = item.values
     values = [item] if isinstance(item, bytes | str) else item
     if not isinstance(values, Sequence) or not all(isinstance(v, bytes | str) for v in values):
         raise ModelError(
@@ -69,6 +78,15 @@ def records_in(item: object, reader: str) -> Records:
     return Records(values=[v.encode() if isinstance(v, str) else v for v in values])
 
 
+def _as_column(column: Any) -> Column:
+    """Return a column that may be a list as an array."""
+    if not isinstance(column, list):
+        found: Column = column
+        return found
+    is_text = any(isinstance(value, bytes | str) for value in column)
+    return np.array(column, dtype=object if is_text else None)
+
+
 def state_as_json(state: object, reader: str) -> str:
     """Return a state as JSON text.
 
@@ -76,12 +94,28 @@ def state_as_json(state: object, reader: str) -> str:
         ModelError: JSON cannot hold it.
     """
     try:
-        return json.dumps(state)
+        text = json.dumps(state)
     except (TypeError, ValueError) as error:
         raise ModelError(
             f"{reader}.state() returned {_described(state)}, which JSON cannot hold ({error}): "
             "expected numbers, text, lists and dicts of them"
         ) from error
+    # It would be seen only when the source is read again, perhaps after hours.
+    if (key := next(_keys_not_text(state), None)) is not None:
+        raise ModelError(
+            f"{reader}.state() returned a dict with the key {key}, which JSON turns into text, "
+            "so that restore() would get another state: expected text as keys, such as str(key)"
+        )
+    return text
+
+
+def _keys_not_text(state: object) -> Iterator[str]:
+    """Yield the keys in dicts, at any depth, that come back from JSON as something else."""
+    if isinstance(state, dict):
+        yield from (repr(key) for key in state if not isinstance(key, str))
+    if isinstance(state, dict | list | tuple):
+        for value in state.values() if isinstance(state, dict) else state:
+            yield from _keys_not_text(value)
 
 
 def join(parts: Sequence[Records]) -> Records:
@@ -116,7 +150,9 @@ def check_columns(first: Iterable[str], records: Records, reader: str) -> None:
 
 
 def _form(column: Any) -> tuple[object, ...]:
-    return (column.dtype, *column.shape[1:])
+    # Text of NumPy has another type for each width; joined it is as wide as the longest.
+    kind = column.dtype.kind
+    return (kind if kind in "SU" else column.dtype, *column.shape[1:])
 
 
 def _described(item: object) -> str:
