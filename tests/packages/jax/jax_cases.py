@@ -240,6 +240,20 @@ def of_any_length():
     return served(a=a, b=b)["sum"].numpy().tolist()
 
 
+def of_another_width():
+    """Return the loss of a minibatch whose large ids are more for each record than in the first."""
+
+    def model():
+        ids = keras.Input((None,), dtype="int64", name="ids")
+        return keras.Model({"ids": ids}, keras.ops.sum(Embedding(1)(ids), axis=1))
+
+    made = trainer(model)
+    made.build(given(ids=IDS + 2**40))
+    wider = given(ids=np.full((N, 3), 2**40))
+    rows = [np.ones((*ids.shape, 1), np.float32) for ids in made.ids(wider)]
+    return made.train_step(wider, rows, *made.initial_values()).loss
+
+
 def no_class():
     """Say what a job tells of a label that is no class, which JAX would train with a loss of 0."""
 
@@ -255,4 +269,5 @@ def no_class():
 if __name__ == "__main__":
     found = {name: said_of(*case) for name, case in CASES.items()}
     more = {"no_class": no_class(), "two_outputs": of_two_outputs(), "described": described()}
-    print(json.dumps({**found, **more, "any_length": of_any_length()}))
+    more |= {"any_length": of_any_length(), "another_width": of_another_width()}
+    print(json.dumps({**found, **more}))

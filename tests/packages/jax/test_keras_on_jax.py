@@ -76,3 +76,7 @@ def test_losses_of_keras_for_two_outputs_are_weighed_and_added(said):
 
 def test_a_model_is_exported_whose_features_have_any_lengths(said):
     assert said["any_length"] == [[1 + 2 + 3 + 4 + 5 + 6]]
+
+
+def test_large_ids_are_taken_in_minibatches_of_every_width(said):
+    assert said["another_width"] == (1 - 3) ** 2
