@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def write_tables(
     Raises:
         CheckpointError: A file cannot be written; says which and why.
     """
-    partial = partial_folder(directory.absolute(), attempt)
+    partial = partial_folder(directory, attempt)
     request = {"directory": str(partial), "threshold": threshold, "since_version": since_version}
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
@@ -58,8 +59,15 @@ def write_tables(
 
 
 def partial_folder(directory: Path, attempt: int) -> Path:
-    """Return the folder where an attempt writes, before it gets its name."""
-    return directory.with_name(f"{directory.name}.partial-{attempt}")
+    """Return the folder where an attempt writes, before it gets its name.
+
+    It lies beside its place. The root of a volume has another disk beside it, and nothing can take
+    its name, so there the folder lies inside.
+    """
+    place = directory.resolve()
+    if os.path.ismount(place):
+        return place / f".partial-{attempt}"
+    return place.with_name(f"{place.name}.partial-{attempt}")
 
 
 def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
@@ -76,24 +84,44 @@ def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
     Raises:
         CheckpointError: Another file has appeared in its place meanwhile; it stays as it is.
     """
-    there = {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
+    place = directory.resolve()
+    left = [partial_folder(directory, earlier) for earlier in range(1, attempt)]
+    own = {partial, *left}
+    found = set(place.iterdir()) - own if place.is_dir() else set()
     replaced = {entry.name for entry in partial.iterdir()} if attempt > 1 else set()
-    others = sorted(there - replaced)
+    others = sorted(entry.name for entry in found if entry.name not in replaced)
     if others:
         raise CheckpointError(
             f"{directory}: expected a folder that is new or empty, as it was when the job began, "
             f"found {', '.join(others[:5])} in it; nothing is written"
         )
-    if directory.is_dir():
-        shutil.rmtree(directory)
     set_modes(partial)
     # The content must be on the disk before the name is: after a power loss a named folder is
     # complete.
     sync_all(partial)
-    partial.rename(directory)
-    sync(directory.parent)
-    for earlier in range(1, attempt):  # of processes that were killed
-        shutil.rmtree(partial_folder(directory, earlier), ignore_errors=True)
+    if partial.parent == place:
+        _fill(place, found, partial)
+    else:
+        if place.is_dir():
+            shutil.rmtree(place)
+        partial.rename(place)
+        sync(place.parent)
+    for earlier in left:  # of processes that were killed
+        shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _fill(root: Path, found: Iterable[Path], partial: Path) -> None:
+    """Replace what is in the root of a volume; the mark of a complete folder comes last."""
+    (root / SUCCESS).unlink(missing_ok=True)
+    for entry in found:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+    for entry in sorted(partial.iterdir(), key=lambda one: (one.name == SUCCESS, one.is_file())):
+        entry.rename(root / entry.name)
+    sync(root)
+    partial.rmdir()
 
 
 def send_model(scratch: Path, output: Url, attempt: int) -> None:

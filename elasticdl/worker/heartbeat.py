@@ -31,9 +31,8 @@ class Heartbeat(Background):
 
     The master answers how long to wait until the next report. If the ps replicas have moved, it
     also tells their addresses, and the route learns them. With an event log each report is also
-    written
-    there: the seconds under each label and in each stage show afterwards how a worker spent its
-        time.
+    written there: the seconds under each label and in each stage show afterwards how a worker spent
+    its time.
     """
 
     def __init__(
@@ -131,6 +130,7 @@ class Heartbeat(Background):
             self.follow(answer)
             if answer.route is not None:
                 self._route.follow(answer.route)
+            self._last_problem = ""
         except Exception as error:
             if self._stop.is_set():
                 return  # the connection was closed meanwhile

@@ -41,6 +41,7 @@ BUSY_REPLICA = "busy ps replica"
 _FEWEST_WORKERS = 3
 _FEWEST_PULLED = 10_000
 _WAITS = ("no task", "lease", "compute wait", "staleness wait")  # for other stages, or workers
+_TRAINING = (Label.TRAIN, Label.WAIT_FOR_DATA, Label.WAIT_FOR_PARAMETERS)
 _LEAST_SHARE = 0.8  # of the time between two looks for which a process must have been heard of
 
 
@@ -65,6 +66,11 @@ class _Worked:
     seconds: float
     stages: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def training_seconds(self) -> float:
+        """The seconds in which it computed steps, or waited for what they need."""
+        return sum(self.labels.get(str(label), 0.0) for label in _TRAINING)
 
 
 class Anomalies:
@@ -254,10 +260,10 @@ def _spent(process: _Process) -> Mapping[str, float] | None:
 def _stragglers(workers: Mapping[int, _Worked]) -> Iterator[tuple[Anomaly, str]]:
     """Yield the workers that are much slower than the others, with the stage that makes them slow.
 
-    A worker that had no task for a part of the time is left out.
+    A worker that did something else than training for a part of the time is left out: it had no
+    task, it evaluated, or it wrote the model.
     """
-    idle = str(Label.IDLE)
-    busy = {n: w for n, w in workers.items() if w.labels.get(idle, 0.0) < 0.1 * w.seconds}
+    busy = {n: w for n, w in workers.items() if w.training_seconds > 0.9 * w.seconds}
     # With two workers, the median says nothing about which one is unusual.
     if len(busy) < _FEWEST_WORKERS:
         return

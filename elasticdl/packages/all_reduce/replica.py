@@ -366,14 +366,14 @@ class Replica:
     def count(
         self,
         minibatches: Sequence[OfferedMinibatch],
-        learning_rate: float,
+        learning_rate: float | None,
         means: Sequence[Float32],
     ) -> None:
         """Add the minibatches that a round has counted; make an update if it has all its records.
 
         Args:
             minibatches: Each is the next one of its task.
-            learning_rate: The learning rate of the update.
+            learning_rate: The learning rate of the update; None if all minibatches are skipped.
             means: The mean dense gradient over the records of all, and the change of the state by
                 `rules`. They are not read if all minibatches are skipped.
         """
@@ -388,14 +388,14 @@ class Replica:
     def count_each(
         self,
         minibatches: Sequence[OfferedMinibatch],
-        learning_rate: float,
+        learning_rate: float | None,
         values: Sequence[Sequence[Float32]],
     ) -> None:
         """Add the minibatches that a round of a deterministic job has counted; make a whole update.
 
         Args:
             minibatches: Each is the next one of its task, which is due.
-            learning_rate: The learning rate of the update.
+            learning_rate: The learning rate of the update; None if all minibatches are skipped.
             values: The dense gradient of each minibatch, and its change of the state. They are not
                 read if the minibatch is skipped.
         """
@@ -408,11 +408,12 @@ class Replica:
             self.next_update += 1
             self._apply_pending(tasks)
 
-    def _note(self, minibatches: Sequence[OfferedMinibatch], learning_rate: float) -> None:
+    def _note(self, minibatches: Sequence[OfferedMinibatch], learning_rate: float | None) -> None:
         for minibatch in minibatches:
             self.marks.count(minibatch)
         self.position += 1
-        self._learning_rate = learning_rate or self._learning_rate
+        if learning_rate is not None:  # 0 is a rate too: a schedule may end with it
+            self._learning_rate = learning_rate
 
     def _nothing_pending(self) -> PendingSums:
         return PendingSums(rules=self.rules)

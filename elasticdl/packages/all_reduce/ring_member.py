@@ -467,7 +467,7 @@ class RingMember:
                 rules.put(group.sum(rules.exact(values[1] if weight else None, is_last)), out[1])
         rates = [o.learning_rate for o in counted if o.minibatch and not o.minibatch.is_skipped]
         with self._changed:
-            self._replica.count(minibatches, rates[0] if rates else 0.0, out)
+            self._replica.count(minibatches, rates[0] if rates else None, out)
 
     def _count_each(
         self,
@@ -480,7 +480,8 @@ class RingMember:
 
         Only one rank gives a gradient with a weight, so the mean is that gradient, bit for bit.
         """
-        minibatches, values, rate = [], [], 0.0
+        minibatches, values = [], []
+        rate: float | None = None
         for number, (offer, verdict) in enumerate(zip(made.offers, made.verdicts, strict=True)):
             minibatch = offer.minibatch
             if verdict is not OfferOutcome.COUNTED or minibatch is None:
@@ -491,7 +492,7 @@ class RingMember:
                 assert given is not None
                 out = tuple(np.empty_like(array) for array in given)
                 group.mean(given, out, 1 if number == rank else 0)
-                rate = rate or offer.learning_rate
+                rate = offer.learning_rate if rate is None else rate
             minibatches.append(minibatch)
             values.append(out)
         with self._changed:

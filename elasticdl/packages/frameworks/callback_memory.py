@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -73,10 +74,12 @@ def _plain(value: object) -> object:
     if isinstance(value, bool | int | str | type(None)):
         return value
     if isinstance(value, float):
-        # JSON has no infinity and no NaN, so their text is kept.
-        return value if math.isfinite(value) else {"float": repr(value)}
+        # JSON has no infinity and no NaN, so their text is kept. NumPy's float64 is a float too.
+        return value if math.isfinite(value) else {"float": str(float(value))}
     if isinstance(value, np.ndarray | np.generic):
-        return {"array": value.tolist(), "dtype": str(value.dtype)}
+        values = value.tolist()
+        json.dumps(values)  # complex numbers, bytes and dates raise
+        return {"array": values, "dtype": str(value.dtype)}
     if isinstance(value, list | tuple):
         # JSON has one kind of list, so the kind is kept beside the values.
         return {"tuple" if isinstance(value, tuple) else "list": [_plain(v) for v in value]}

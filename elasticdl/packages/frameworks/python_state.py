@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import operator
 import random
 import sys
@@ -166,10 +167,10 @@ class PythonState:
                 self._class(thing)
             case types.ModuleType():
                 self._globals(vars(thing))
-            case _ if hasattr(thing, "__wrapped__"):  # of functools.cache and the like
-                self.add(name, thing.__wrapped__)
+            case _ if _has(thing, "__wrapped__"):  # of functools.cache and the like
+                self.add(name, getattr(thing, "__wrapped__", None))
             case _ if _is_own_class(type(thing)) or type(thing) is types.SimpleNamespace:
-                if hasattr(thing, "__dict__"):
+                if _has(thing, "__dict__"):
                     self.names(f"{name}.", vars(thing))
                 self.add(type(thing).__qualname__, type(thing))
 
@@ -243,6 +244,14 @@ class PythonState:
             self.add(base.__qualname__, base)
 
 
+def _has(thing: object, name: str) -> bool:
+    """Whether an object has an attribute, without a question to a `__getattr__` of the user's.
+
+    That may raise any error, or make what it is asked for.
+    """
+    return inspect.getattr_static(thing, name, _EMPTY) is not _EMPTY
+
+
 def _restore(
     names: dict[Any, Any], held: dict[Any, Any], left_out: Callable[[Any], bool] = lambda key: False
 ) -> None:
@@ -314,10 +323,10 @@ def is_same(one: object, other: object) -> bool:
             return False
         if one.dtype.kind in "fc":
             return np.allclose(one, other, _RELATIVE, _ABSOLUTE, equal_nan=True)
-        return bool(np.array_equal(one, other))
+        return bool(np.array_equal(one, other)) or one.tobytes() == other.tobytes()
     if isinstance(one, float | np.floating) and isinstance(other, float | np.floating):
         return bool(np.isclose(one, other, _RELATIVE, _ABSOLUTE, equal_nan=True))
-    return type(one) is type(other) and bool(one == other)
+    return type(one) is type(other) and bool(one == other or (one != one and other != other))
 
 
 # --- what callbacks change -----------------------------------------------------------------------
@@ -361,12 +370,12 @@ def check_unchanged(before: PythonState, namespace: Mapping[str, object]) -> Non
 
 
 def _visit_for_callbacks(state: PythonState, name: str, thing: Any) -> bool:
-    if hasattr(thing, "on_epoch_end"):
+    if _has(thing, "on_epoch_end"):
         return True
-    if isinstance(thing, type) or not (hasattr(thing, "numpy") and hasattr(thing, "shape")):
+    if isinstance(thing, type) or not (_has(thing, "numpy") and _has(thing, "shape")):
         return False
     with contextlib.suppress(Exception):  # a symbolic tensor has no value
-        held = thing.detach().cpu() if hasattr(thing, "detach") else thing
+        held = thing.detach().cpu() if _has(thing, "detach") else thing
         state.values[name] = np.array(held.numpy())
     return True
 

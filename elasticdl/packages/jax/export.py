@@ -38,7 +38,7 @@ from elasticdl.packages.keras.export import (
 )
 from elasticdl.packages.keras.export_beside import DENSE, DESCRIPTION, MODEL, describe_beside
 from elasticdl.packages.keras.exporter import ask_written, exporting, writing
-from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
+from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.packages.keras.metrics.kinds import mask_of
 from elasticdl.packages.keras.model.held import HeldVariables
 from elasticdl.packages.keras.saved_tables import saved_table, write_rows
@@ -61,32 +61,43 @@ def problem_of_any_size(placed: JaxModel, collector: JaxCollector, inferred: Ker
         collector: Its lookups in inference.
         inferred: A minibatch of inference.
     """
-    structure = inferred.structure
-    # Sizes of one name are the same size only within one scope.
-    scope = export.SymbolicScope()
-    features = [
-        jax.ShapeDtypeStruct(
-            export.symbolic_shape(shape_of_any(spec.shape, k), scope=scope),
-            spec.dtype.as_numpy_dtype,
-        )
-        for k, spec in enumerate(structure.feature_specs)
-    ]
     seed = jnp.zeros([], jnp.uint32)
-    inference = JaxInference(placed, collector.tables, structure)
+    inference = JaxInference(placed, collector.tables, inferred.structure)
     try:
-        # Ids are computed with 64 bits, as in a step.
-        with jax.enable_x64(True):
-            ids = jax.eval_shape(collector.ids_of_all, seed, *features)
-        rows = [
-            jax.ShapeDtypeStruct((*one.shape, placed.tables[table].dim), jnp.float32)
-            for one, table in zip(ids, collector.tables, strict=True)
-        ]
+        features = _features_of_any(inferred.structure)
+        rows = _rows_of_any(placed, collector, features)
         sizes = placed.dense.size, placed.state.size
         dense, state = (jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes)
         jax.eval_shape(inference.compute, GivenArrays(rows, dense, state, seed, features))
     except Exception as error:  # of code of the user, Keras or JAX
         return plain(error)
     return ""
+
+
+def _features_of_any(structure: Structure) -> list[jax.ShapeDtypeStruct]:
+    """Return features of any number of records, without values."""
+    # Sizes of one name are the same size only within one scope.
+    scope = export.SymbolicScope()
+    return [
+        jax.ShapeDtypeStruct(
+            export.symbolic_shape(shape_of_any(spec.shape, k), scope=scope),
+            spec.dtype.as_numpy_dtype,
+        )
+        for k, spec in enumerate(structure.feature_specs)
+    ]
+
+
+def _rows_of_any(
+    placed: JaxModel, collector: JaxCollector, features: Sequence[jax.ShapeDtypeStruct]
+) -> list[jax.ShapeDtypeStruct]:
+    """Return the rows of each lookup; their sizes follow from those of the features."""
+    # Ids are computed with 64 bits, as in a step.
+    with jax.enable_x64(True):
+        ids = jax.eval_shape(collector.ids_of_all, jnp.zeros([], jnp.uint32), *features)
+    return [
+        jax.ShapeDtypeStruct((*one.shape, placed.tables[table].dim), jnp.float32)
+        for one, table in zip(ids, collector.tables, strict=True)
+    ]
 
 
 def plain(error: Exception) -> str:
@@ -126,6 +137,8 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
         self._seed = np.uint32(0)
         # These are the sizes that an array may have: the number of records is free.
         self._shapes = [shape_of_any(spec.shape, k) for k, spec in enumerate(self._specs)]
+        rows = _rows_of_any(placed, collector, _features_of_any(sample.structure))
+        self._shapes_of_rows = [f"({', '.join(map(str, part.shape))})" for part in rows]
 
     @property
     def _specs(self) -> Sequence[tf.TensorSpec]:
@@ -148,7 +161,6 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
 
     def outputs_of(self, features: Nested, rows: Sequence[tf.Tensor]) -> Nested:
         """Return what the model gives for features and the rows of each lookup."""
-        of_rows = [shape_of_any(part.shape, 0) for part in rows]
         num_dense, num_state = len(self.dense), len(self.state)
 
         def infer(*arrays: jax.Array) -> list[jax.Array]:
@@ -159,7 +171,7 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
             outputs, _ = self._inference.compute(GivenArrays(given, *vectors, self._seed, flat))
             return list(outputs.leaves)
 
-        shapes = [None] * (num_dense + num_state) + of_rows + self._shapes
+        shapes = [None] * (num_dense + num_state) + self._shapes_of_rows + self._shapes
         call = self._converted(infer, shapes)
         flat = call(*self.dense, *self.state, *rows, *tf.nest.flatten(features))
         return keras.tree.pack_sequence_as(self._inference.structure_of_outputs, list(flat))

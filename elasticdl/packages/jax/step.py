@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -118,15 +119,13 @@ class JaxStep:
         self._names = FeatureNames.of(structure)
         self._sizes = SizesSeen()
         self._function = jax.jit(self._compute)
-        self._are_used: Sequence[bool] = [True] * len(structure.specs)
+        self._are_used: Sequence[bool] | None = None
 
     def prepare(self, minibatch: KerasMinibatch, given: GivenArrays) -> str:
         """Trace the step; return the text of what it computes."""
         with explaining(self._placed.model, minibatch):
             traced = jax.make_jaxpr(self._compute)(given)
-        _, used = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
-        # The tensors are the last inputs of the trace; see how GivenArrays is registered.
-        self._are_used = used[len(used) - len(given.tensors) :]
+        self._are_used = _used_of(traced.jaxpr, given)
         self._names.check(minibatch.tensors, self._are_used)
         return str(traced)
 
@@ -135,9 +134,12 @@ class JaxStep:
     ) -> StepResult:
         """Run one step; see `Trainer.train_step`."""
         self._placed.state.check_counters(state)
-        self._names.check(minibatch.tensors, self._are_used)
         self._sizes.note(minibatch.num_records)
         given = GivenArrays(rows, dense, state, seed_of(minibatch.seed), minibatch.tensors)
+        if self._are_used is None:
+            self.prepare(minibatch, given)
+        else:
+            self._names.check(minibatch.tensors, self._are_used)
         with explaining(self._placed.model, minibatch):
             loss, outputs, change, of_dense, of_rows = self._function(given)
         return StepResult(
@@ -241,9 +243,7 @@ class JaxInference:
         given = GivenArrays(rows, dense, state, seed_of(minibatch.seed), features)
         with explaining(self.placed.model, minibatch):
             if self._are_used is None:
-                jaxpr = jax.make_jaxpr(self.compute)(given).jaxpr
-                used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
-                self._are_used = used[len(used) - len(features) :]
+                self._are_used = _used_of(jax.make_jaxpr(self.compute)(given).jaxpr, given)
             FeatureNames(self._names.names[: len(features)]).check(features, self._are_used)
             outputs, added = self._function(given)
         return self._outputs.together(outputs), added
@@ -262,6 +262,12 @@ class JaxInference:
         with of_32_bits():
             called = placed.call(lookup, features, False, *split, given.seed)
         return self._outputs.apart(called.outputs), added_losses(called.losses)
+
+
+def _used_of(jaxpr: jex.Jaxpr, given: GivenArrays) -> Sequence[bool]:
+    """Return which of the tensors a trace uses: its last inputs, as GivenArrays is registered."""
+    used: list[bool] = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
+    return used[len(used) - len(given.tensors) :]
 
 
 def added_losses(losses: Sequence[jax.Array]) -> jax.Array:

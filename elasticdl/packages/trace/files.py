@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -59,6 +60,7 @@ class TraceFiles:
         self._is_over = self._has_failed = False
         self.num_written = 0
         self.num_dropped = 0
+        self._num_in_file = 0  # of those that are written: in the file that is not complete
         self._numbers = count(1)
         self._writer: pyarrow.parquet.ParquetWriter | None = None
         self._path = self._partial = folder
@@ -101,14 +103,13 @@ class TraceFiles:
                 steps, self._waiting = list(self._waiting), deque()
                 self._num_bytes = 0
                 is_last = self._is_over
+            num_before = self.num_written
             try:
                 if steps:
                     self._write(steps)
                 self._end_if_due(is_last)
             except Exception as error:
-                with self._changed:
-                    self._has_failed = True
-                    self.num_dropped += len(steps)
+                self._give_up(num_before + len(steps) - self.num_written)
                 log.warning("the trace ends here: %s: %s", type(error).__name__, error)
                 return
             if is_last:
@@ -126,6 +127,20 @@ class TraceFiles:
             self._since = time.monotonic()
         self._writer.write_table(table)
         self.num_written += len(steps)
+        self._num_in_file += len(steps)
+
+    def _give_up(self, num_left: int) -> None:
+        """Remove the file that cannot be completed; its steps and those that are left are lost."""
+        with self._changed:
+            self._has_failed = True
+            self.num_written -= self._num_in_file
+            self.num_dropped += self._num_in_file + num_left
+        if self._writer is not None:
+            with contextlib.suppress(Exception):
+                self._writer.close()
+            self._writer.is_open = False  # else it is closed once more when it is deleted
+        with contextlib.suppress(OSError):
+            self._partial.unlink()
 
     def _end_if_due(self, is_last: bool) -> None:
         if self._writer is None:
@@ -137,8 +152,8 @@ class TraceFiles:
     def _end(self) -> None:
         assert self._writer is not None
         self._writer.close()
-        self._writer = None
         os.rename(self._partial, self._path)
+        self._writer, self._num_in_file = None, 0
 
 
 def table_of(arrow: Any, worker_id: int, steps: Sequence[tuple[TracedStep, int]]) -> pyarrow.Table:

@@ -12,11 +12,12 @@ from elasticdl.packages.advice.anomalies import RISE, SECONDS, SLOW, Anomalies
 class Job:
     """Workers and ps replicas that are heard each second, and looked at."""
 
-    def __init__(self, rates, busy=0.1, waits=0.0, slow_stage="compute", idle=()):
+    def __init__(self, rates, busy=0.1, waits=0.0, slow_stage="compute", idle=(), does=""):
         self.anomalies = Anomalies(0.0)
         self.now, self.told = 0.0, []
         self.rates, self.busy, self.waits = list(rates), busy, waits
         self.slow_stage, self.idle = slow_stage, idle
+        self.does = does  # what the last worker does for most of its time
         self.records = [0.0] * len(self.rates)
         self.loss = 0.5
 
@@ -39,6 +40,8 @@ class Job:
         progress = Progress(int(self.records[index]), 0.0, 0, 0, stages)
         train = 1.0 - self.waits - idle
         shares = {"train": train, "wait for parameters": self.waits, "idle": idle}
+        if self.does and index == len(self.rates) - 1:
+            shares |= {"train": 0.3 * train, self.does: 0.7 * train}
         self.anomalies.heard(Role.WORKER, index, progress, self.usage(**shares))
 
     def usage(self, **shares):
@@ -72,6 +75,11 @@ def test_straggler_that_was_over_is_told_again():
 def test_of_two_workers_none_is_a_straggler_and_of_one_without_a_task_neither():
     assert Job([100, 10]).go_on(3 * SECONDS) == []
     assert Job([100, 100, 100, 10], idle=(3,)).go_on(3 * SECONDS) == []
+
+
+@pytest.mark.parametrize("label", ["evaluate", "checkpoint", "recover", "re-form"])
+def test_a_worker_that_did_something_else_than_training_is_no_straggler(label):
+    assert Job([100, 100, 100, 30], slow_stage="evaluate", does=label).go_on(3 * SECONDS) == []
 
 
 def test_rising_loss_is_told_at_the_second_look_that_sees_it():

@@ -12,7 +12,12 @@ from elasticdl.job import CallbackCall, Moment, MomentKind
 from elasticdl.packages.frameworks.callback_memory import CallbackMemory
 from elasticdl.packages.frameworks.callbacks import Callback
 from elasticdl.packages.frameworks.job_callbacks import JobCallbacks
-from elasticdl.packages.frameworks.python_state import check_unchanged, globals_now, globals_of
+from elasticdl.packages.frameworks.python_state import (
+    PythonState,
+    check_unchanged,
+    globals_now,
+    globals_of,
+)
 
 
 class Variable:
@@ -103,6 +108,52 @@ def test_another_file_of_the_users_counts_as_the_model_file_does(monkeypatch, tm
     monkeypatch.setattr(raising.weighing, "beta", 1.0)
     with pytest.raises(SideEffectError, match=r"changes weighing\.py: beta of the model file"):
         check_unchanged(before, namespace)
+
+
+class Raising:
+    """Settings whose attributes are the keys of a dict."""
+
+    def __init__(self):
+        self.__dict__["rate"] = 0.1
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+class Endless:
+    """Settings that make each attribute when it is asked for."""
+
+    num_made = 0
+
+    def __getattr__(self, name):
+        Endless.num_made += 1
+        assert Endless.num_made < 1_000
+        return Endless()
+
+
+class Keys(dict):
+    __getattr__ = dict.__getitem__
+
+
+VALUES = {
+    "raising": Raising(),
+    "endless": Endless(),
+    "keys": Keys(rate=0.1),
+    "no time": np.datetime64("NaT"),
+    "times": np.array(["NaT", "2020-01-01"], "datetime64[D]"),
+    "structure": np.array([(1, np.nan)], [("a", np.int32), ("b", np.float32)]),
+    "complex": complex("nan"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_of_any_kind_may_stand_in_the_file_and_equals_itself(name):
+    value = VALUES[name]
+    namespace = {**names(), "value": value}
+    before = globals_now(namespace)
+    check_unchanged(before, namespace)
+    again = PythonState({"value": value})
+    assert PythonState({"value": value}).differences(again) == []
 
 
 def test_what_a_callback_remembers_is_its_own():

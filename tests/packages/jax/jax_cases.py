@@ -1,7 +1,9 @@
 """Builds models that JAX cannot train, and one that it can; prints what is said, as JSON."""
 
 import json
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -206,6 +208,52 @@ def of_two_outputs():
     return made.train_step(sample, [], *made.initial_values()).loss
 
 
+class Rows:
+    """A table whose row of an id is that id."""
+
+    def scan(self, table):
+        ids = np.arange(9, dtype=np.int64)
+        yield ids, ids[:, None].astype(np.float32)
+
+
+def of_any_length():
+    """Return what is served for other lengths than those of the export, of two features."""
+
+    def model():
+        inputs = {name: keras.Input((None,), dtype="int64", name=name) for name in ("a", "b")}
+        rows = [Embedding(1)(ids) for ids in inputs.values()]
+        return keras.Model(inputs, {"sum": sum(keras.ops.sum(part, axis=1) for part in rows)})
+
+    lengths = {"a": 3, "b": 2}
+    features = {name: np.ones((N, length), np.int64) for name, length in lengths.items()}
+    spec = {name: tf.TensorSpec([None, None], tf.int64) for name in features}
+    labels, structure = np.ones((N, 1)), Structure(spec, tf.TensorSpec([None, 1]))
+    tensors = structure.flatten(features, labels)
+    sample = KerasMinibatch(features, labels, N, structure, tensors, Mode.TRAINING, 0)
+    made = trainer(model, {"sum": "mse"})
+    made.build(sample)
+    made.check_export(beside=False)
+    with tempfile.TemporaryDirectory() as folder:
+        made.export(Path(folder), *made.initial_values(), Rows())
+        served = tf.saved_model.load(folder).signatures["serving_default"]
+    a, b = (tf.constant([ids], tf.int64) for ids in ([1, 2], [3, 4, 5, 6]))
+    return served(a=a, b=b)["sum"].numpy().tolist()
+
+
+def of_another_width():
+    """Return the loss of a minibatch whose large ids are more for each record than in the first."""
+
+    def model():
+        ids = keras.Input((None,), dtype="int64", name="ids")
+        return keras.Model({"ids": ids}, keras.ops.sum(Embedding(1)(ids), axis=1))
+
+    made = trainer(model)
+    made.build(given(ids=IDS + 2**40))
+    wider = given(ids=np.full((N, 3), 2**40))
+    rows = [np.ones((*ids.shape, 1), np.float32) for ids in made.ids(wider)]
+    return made.train_step(wider, rows, *made.initial_values()).loss
+
+
 def no_class():
     """Say what a job tells of a label that is no class, which JAX would train with a loss of 0."""
 
@@ -221,4 +269,5 @@ def no_class():
 if __name__ == "__main__":
     found = {name: said_of(*case) for name, case in CASES.items()}
     more = {"no_class": no_class(), "two_outputs": of_two_outputs(), "described": described()}
+    more |= {"any_length": of_any_length(), "another_width": of_another_width()}
     print(json.dumps({**found, **more}))

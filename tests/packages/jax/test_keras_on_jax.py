@@ -72,3 +72,11 @@ def test_a_trainer_has_no_method_for_what_jax_cannot(said):
 
 def test_losses_of_keras_for_two_outputs_are_weighed_and_added(said):
     assert said["two_outputs"] == pytest.approx(0.5 * 1 + 2.0 * 3)
+
+
+def test_a_model_is_exported_whose_features_have_any_lengths(said):
+    assert said["any_length"] == [[1 + 2 + 3 + 4 + 5 + 6]]
+
+
+def test_large_ids_are_taken_in_minibatches_of_every_width(said):
+    assert said["another_width"] == (1 - 3) ** 2

@@ -1,9 +1,12 @@
 """A trace has what was trained, in files that DuckDB opens, and holds nobody up."""
 
+import errno
 import threading
+import types
 
 import duckdb
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from elasticdl.backends.base import (
@@ -191,6 +194,31 @@ def test_a_trace_that_cannot_be_written_ends_and_the_training_goes_on(tmp_path, 
     files.put(step_of())
     files.close()
     assert (files.num_written, files.num_dropped) == (0, 1)
+
+
+@pytest.mark.parametrize("fails_at", ["write_table", "close"])
+def test_a_disk_that_fills_loses_the_file_and_what_it_had_counts_as_dropped(
+    tmp_path, monkeypatch, fails_at
+):
+    monkeypatch.setattr(trace_files, "_GROUP_SECONDS", 0.01)
+    is_full = threading.Event()
+
+    class FullLater(pyarrow.parquet.ParquetWriter):
+        def __getattribute__(self, name):
+            if name == fails_at and is_full.is_set():
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().__getattribute__(name)
+
+    files = TraceFiles(tmp_path, 0, 1 << 20, 60)
+    files._parquet = types.SimpleNamespace(ParquetWriter=FullLater)
+    files.put(step_of())
+    while not files.num_written:
+        threading.Event().wait(0.001)
+    is_full.set()
+    files.put(step_of())
+    files.close()
+    assert (files.num_written, files.num_dropped) == (0, 2)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

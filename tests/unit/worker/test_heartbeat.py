@@ -104,6 +104,14 @@ def test_beats_go_on_after_any_error_and_the_log_says_it_once(error, caplog):
     ]
 
 
+def test_a_master_that_is_away_again_is_told_again(caplog):
+    away = OSError("no answer")
+    heartbeat = Heartbeat(NotingMaster(away, HeartbeatAnswer(0.0), away, away), 0, 1.0)
+    for _ in range(4):
+        heartbeat.beat()
+    assert len(caplog.records) == 2
+
+
 def test_progress_that_cannot_be_told_is_no_silence(caplog):
     master = NotingMaster()
     heartbeat = Heartbeat(master, 0, 1.0)
