@@ -364,3 +364,13 @@ def test_a_uuid_of_a_table_is_text(monkeypatch):
         connection.commit()
     (records,) = read_all(open_reader("sqlite:///data.db", "table=visits"))
     assert list(records.columns["visitor"]) == ["abababab-abab-abab-abab-abababababab", ""]
+
+
+def test_json_of_a_table_is_text():
+    pytest.importorskip("sqlalchemy", reason="this needs elasticdl-train[sql]")
+    with closing(sqlite3.connect("data.db")) as connection:
+        connection.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY, seen JSON)")
+        connection.execute("""INSERT INTO visits VALUES (1, '{"a": [1, null]}'), (2, NULL)""")
+        connection.commit()
+    (records,) = read_all(open_reader("sqlite:///data.db", "table=visits"))
+    assert list(records.columns["seen"]) == ['{"a": [1, null]}', ""]
