@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from elasticdl.runtime import process
 _BEGIN_SECONDS = 15.0  # that a command waits for the first master; it may wait for room for longer
 _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 3.0  # of a keeper that runs
+
+_log = logging.getLogger(__name__)
 
 
 class RaySubmitter:
@@ -117,8 +120,19 @@ class _Keeper:
         return ""  # it is at the loopback address of the master's node
 
     def end(self, at_once: bool) -> None:
-        actor = None if self._has_ended else cluster.find_actor(self._name)
-        if actor is not None:
-            sent = actor.send.remote(stop_signals(at_once))
-            if not cluster.library().wait([sent], timeout=_ANSWER_SECONDS)[0]:
+        ray = cluster.library()
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not self._has_ended and (actor := cluster.find_actor(self._name)) is not None:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                ray.get(actor.send.remote(stop_signals(at_once)), timeout=left)
+            except ray.exceptions.ActorUnavailableError:  # it is between two nodes
+                if left:
+                    time.sleep(_LOOK_SECONDS / 10)
+                    continue
+                cluster.kill_actor(self._name)
+            except ray.exceptions.GetTimeoutError:
                 cluster.kill_actor(self._name)  # it waits for a node
+            except ray.exceptions.RayError as error:
+                _log.debug("%s: %s", self._name, error)  # it is gone
+            return
