@@ -22,6 +22,8 @@ _BEGIN_SECONDS = 15.0  # that a command waits for the first master; it may wait 
 _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 3.0  # of a keeper that runs
 
+_REFUSED = "the actor of the master cannot be made"
+
 _log = logging.getLogger(__name__)
 
 
@@ -34,26 +36,31 @@ class RaySubmitter:
         cluster.connect(config.of(RaySection).ray_address)
         name = config.cluster.job_name
         if cluster.find_actor(cluster.keeper_name(name)) is not None:
-            raise LaunchError(
-                f"there is a job {name} on this Ray cluster already: elasticdl stop with its "
-                "folder ends it; or give another --job_name"
-            )
+            raise LaunchError(_there_is(name))
         with folder.prepared(config) as held:
             job_dir = held.job_dir
             folder.clear(job_dir)
-        make = as_actor(
-            JobKeeper,
-            cluster.keeper_name(name),
-            max_restarts=-1,
-            **options_of(asked_for(config, Role.MASTER)),
-        )
         try:
+            make = as_actor(
+                JobKeeper,
+                cluster.keeper_name(name),
+                max_restarts=-1,
+                **options_of(asked_for(config, Role.MASTER)),
+            )
             keeper = make.remote(Surroundings(name, str(job_dir), str(Path.cwd())))
+        except (ValueError, ray.exceptions.RayError) as error:
+            if cluster.find_actor(cluster.keeper_name(name)) is not None:  # of another command
+                raise LaunchError(_there_is(name)) from error
+            raise LaunchError(f"{_REFUSED}: {cluster.last_line(error)}") from error
+        try:
             problem = ray.get(keeper.begun.remote(), timeout=_BEGIN_SECONDS)
         except ray.exceptions.GetTimeoutError:
             problem = ""  # it waits for room
         except ray.exceptions.RayError as error:
-            problem = f"the actor of the master cannot be made: {cluster.last_line(error)}"
+            problem = f"{_REFUSED}: {cluster.last_line(error)}"
+        except BaseException:  # Ctrl-C: the job would begin, and nobody would know of it
+            ray.kill(keeper, no_restart=True)
+            raise
         if problem:
             cluster.kill_actor(cluster.keeper_name(name))
             raise LaunchError(problem)
@@ -80,6 +87,13 @@ class RaySubmitter:
     def places_of(self, name: str) -> str:
         """Return "": the launcher of this machine names the same folders."""
         return ""
+
+
+def _there_is(name: str) -> str:
+    return (
+        f"there is a job {name} on this Ray cluster already: elasticdl stop with its folder ends "
+        "it; or give another --job_name"
+    )
 
 
 class _Keeper:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from elasticdl.cli.flags import build_config
+from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessSpec, Started
 from elasticdl.packages.ray import cluster, keepers
@@ -71,7 +72,7 @@ class PlayedRay:
         return [each for each in references if each.answer is not None], []
 
     def get(self, reference, timeout=None):
-        if isinstance(reference.answer, Exception):
+        if isinstance(reference.answer, BaseException):
             raise reference.answer
         return reference.answer
 
@@ -199,3 +200,45 @@ def test_a_keeper_that_stays_away_is_killed(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "_ANSWER_SECONDS", 0.05)
     command._Keeper(CONFIG, tmp_path).end(at_once=False)
     assert ray.killed == [cluster.keeper_name(CONFIG.cluster.job_name)]
+
+
+@pytest.fixture
+def submit(ray, tmp_path, monkeypatch):
+    """Submit a job whose keeper is made by a function."""
+
+    def submit(make):
+        maker = SimpleNamespace(remote=make)
+        monkeypatch.setattr(command, "as_actor", lambda *words, **others: maker)
+        flags = {"model_def": "a.forward", "training_data": "/data", "launcher": "ray"}
+        config = build_config("train", flags | {"job_dir": str(tmp_path / "job")})
+        return command.RaySubmitter().submit(config, is_tied=False)
+
+    return submit
+
+
+def test_a_command_that_is_interrupted_while_a_job_begins_leaves_no_keeper(
+    ray, submit, monkeypatch
+):
+    begun = SimpleNamespace(remote=lambda: Reference(KeyboardInterrupt()))
+    keeper = SimpleNamespace(begun=begun)
+    monkeypatch.setattr(cluster, "find_actor", lambda name: None)
+    with pytest.raises(KeyboardInterrupt):
+        submit(lambda *words: keeper)
+    assert ray.killed == [keeper]
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [(object(), "there is a job job on this Ray cluster already"), (None, "cannot be made: taken")],
+)
+def test_a_keeper_that_ray_does_not_make_is_told_in_words(ray, submit, monkeypatch, later, message):
+    """Another command may have made one of the same name just now; it stays."""
+    found = iter([None, later])
+    monkeypatch.setattr(cluster, "find_actor", lambda name: next(found))
+
+    def make(*words):
+        raise ValueError("taken")
+
+    with pytest.raises(LaunchError, match=message):
+        submit(make)
+    assert not ray.killed
