@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from elasticdl.config import JobConfig
-from elasticdl.errors import ConfigError
+from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.job import Role
 from elasticdl.packages.slurm import commands
 from elasticdl.packages.slurm.roster import FOLDER
@@ -89,7 +89,14 @@ def submit_master(config: JobConfig, job_dir: Path, seconds: float = 0.0) -> str
         if has_asked and (new := found - before):
             return max(new, key=int)
         has_asked = True
-        return commands.submit(script, words)
+        try:
+            return commands.submit(script, words)
+        except LaunchError:
+            raise
+        except BaseException:  # Ctrl-C: the task may be queued, and nobody would know of it
+            if new := commands.jobs_named(name) - found:
+                commands.cancel(new)
+            raise
 
     return commands.until_answered(ask, seconds)
 
