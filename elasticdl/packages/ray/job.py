@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, LaunchError
@@ -106,6 +107,9 @@ class _Keeper:
         self._job_dir = job_dir
         self._name = cluster.keeper_name(config.cluster.job_name)
         self._looked_at = 0.0
+        self._begun: Any = (
+            None  # the keeper's answer when its root has begun, if it did not come yet
+        )
         self._has_ended = has_ended
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -125,8 +129,23 @@ class _Keeper:
         return None
 
     def waiting(self) -> str:
-        if self.wait(0.0) or process.master_address(self._job_dir) is not None:
+        actor = None if self.wait(0.0) else cluster.find_actor(self._name)
+        if actor is None:
             return ""
+        ray = cluster.library()
+        begun, self._begun = self._begun or actor.begun.remote(), None
+        try:
+            ray.get(begun, timeout=_LOOK_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            self._begun = begun
+        except ray.exceptions.ActorUnavailableError:
+            _log.debug("%s goes to another node", self._name)
+        except ray.exceptions.RayError as error:
+            _log.debug("%s: %s", self._name, error)
+            return ""  # it is gone
+        else:
+            return ""
+        # A master before may have left its address, so that tells nothing.
         asked = asked_for(self._config, Role.MASTER)
         return why_it_waits(asked, cluster.nodes(), cluster.free())
 

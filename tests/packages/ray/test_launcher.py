@@ -18,6 +18,7 @@ from elasticdl.packages.ray import launcher as room
 from elasticdl.packages.ray.keepers import JobKeeper, Surroundings
 from elasticdl.packages.ray.launcher import RayLauncher
 from elasticdl.packages.ray.resources import RayNode
+from elasticdl.runtime import process
 
 SECONDS = 30.0
 CONFIG = build_config(
@@ -242,3 +243,27 @@ def test_a_keeper_that_ray_does_not_make_is_told_in_words(ray, submit, monkeypat
     with pytest.raises(LaunchError, match=message):
         submit(make)
     assert not ray.killed
+
+
+@pytest.mark.parametrize(
+    ("answer", "waits"),
+    [("", False), (ActorUnavailableError(), True), (GetTimeoutError(), True), (RayError(), False)],
+)
+def test_a_keeper_that_goes_to_another_node_waits_though_a_master_has_left_its_address(
+    ray, tmp_path, monkeypatch, answer, waits
+):
+    actor = SimpleNamespace(begun=SimpleNamespace(remote=lambda: Reference(answer)))
+    monkeypatch.setattr(cluster, "find_actor", lambda name: actor)
+    monkeypatch.setattr(cluster, "free", dict)
+    (tmp_path / process.ADDRESS_FILE).write_text('{"address": "10.0.0.2:4711"}')
+    config = build_config(
+        "train",
+        {
+            "model_def": "a.forward",
+            "training_data": "/data",
+            "launcher": "ray",
+            "master_resource_request": "cpu=4",
+        },
+    )
+    why = command._Keeper(config, tmp_path).waiting()
+    assert ("no node of the Ray cluster is large enough" in why) == waits
