@@ -107,9 +107,7 @@ class _Keeper:
         self._job_dir = job_dir
         self._name = cluster.keeper_name(config.cluster.job_name)
         self._looked_at = 0.0
-        self._begun: Any = (
-            None  # the keeper's answer when its root has begun, if it did not come yet
-        )
+        self._begun: Any = None  # an answer of the keeper that did not come yet
         self._has_ended = has_ended
 
     def wait(self, timeout_seconds: float) -> bool:
