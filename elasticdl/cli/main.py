@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ from elasticdl.runtime.ending import end
 from elasticdl.settings.reader_params import without_password
 
 _FAILED, _WRONG_USAGE, _INTERRUPTED = 1, 2, 130
+_OF_MACHINE = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""A user can tell the cause of these errors: a file of somebody else, or a full disk."""
 _CONTEXT = {
     "token_normalize_func": lambda word: word.replace("-", "_"),  # --num-epochs is --num_epochs
     "help_option_names": ["--help", "-h"],
@@ -214,6 +217,12 @@ def run_command(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader of the output has closed it (`| head`), so no message can be printed there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+    except OSError as error:
+        if error.errno not in _OF_MACHINE:
+            raise
+        place = "" if error.filename is None else f"{error.filename}: "
+        _complain(f"{place}{error.strerror}")
         return _FAILED
 
 

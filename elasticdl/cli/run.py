@@ -41,6 +41,11 @@ def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
     Raises:
         ElasticdlError: The job cannot start, or did not do all of its work.
     """
+    if stay is not Stay.TIED and config.training.distribution_strategy is Strategy.LOCAL:
+        raise ConfigError(
+            f"--{stay}: a job with --distribution_strategy=Local is this command; expected "
+            f"--distribution_strategy={Strategy.PARAMETER_SERVER}"
+        )
     if stay is Stay.DETACH:
         return _start_only(config)
     display = _DISPLAYS[look](
@@ -205,11 +210,6 @@ def submit(config: JobConfig) -> SubmittedJob:
 
 def _start_only(config: JobConfig) -> int:
     """Start a job, and print the commands that show it."""
-    if config.training.distribution_strategy is Strategy.LOCAL:
-        raise ConfigError(
-            "--detach: a job with --distribution_strategy=Local is this command; expected "
-            f"--distribution_strategy={Strategy.PARAMETER_SERVER}"
-        )
     if config.checkpoint.summary is not None:
         raise ConfigError(
             "--summary is written by a command that waits for the end of the job: use --wait in "

@@ -6,6 +6,8 @@ import contextlib
 import select
 import signal
 import socket
+import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -18,6 +20,29 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def is_for_others(number: signal.Signals) -> bool:
     """Return whether a signal must be left alone: `nohup` makes a command ignore SIGHUP."""
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Let handlers of the signals that ask to stop be called at the end of the block.
+
+    A handler raises. If that were while `Popen` starts a process, nobody would know the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers are called in the main thread
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    before = {number: handler for number, handler in found.items() if callable(handler)}
+    try:
+        for number in before:
+            signal.signal(number, lambda *words: came.append(words))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for word, frame in came[:1]:
+            before[signal.Signals(word)](word, frame)
 
 
 class Signals:

@@ -29,6 +29,8 @@ from elasticdl.settings.reader_params import without_login
 FOLDER = "events"
 BEATS = "beats"
 
+_BLOCK_BYTES = 1 << 16
+
 FILE_BYTES = 8 << 20
 NUM_FILES = 4
 """A process keeps at most this many files of facts, of `FILE_BYTES` each, and as many of beats."""
@@ -158,7 +160,11 @@ class _Files:
 
     def _open(self, number: int) -> BinaryIO:
         # Unbuffered: each write is one system call that appends one line.
-        return self._path(number).open("ab", buffering=0)
+        file = self._path(number).open("a+b", buffering=0)
+        size = file.seek(0, os.SEEK_END)
+        if (end := _end_of_lines(file, size)) < size:
+            file.truncate(end)  # else the torn line would join the next one
+        return file
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._name}{f'.{number}' if number else ''}.jsonl"
@@ -177,6 +183,18 @@ class _Files:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _end_of_lines(file: BinaryIO, size: int) -> int:
+    """Return where the last whole line ends; after it there is what a lost machine has left."""
+    at = size
+    while at > 0:
+        start = max(0, at - _BLOCK_BYTES)
+        file.seek(start)
+        if (found := file.read(at - start).rfind(b"\n")) >= 0:
+            return start + found + 1
+        at = start
+    return 0
 
 
 def read_events(job_dir: Path) -> Iterator[Event]:

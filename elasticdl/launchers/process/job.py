@@ -19,6 +19,7 @@ from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.folder_job import FolderJob
 from elasticdl.launchers.process.pids import open_same
 from elasticdl.launchers.process.supervisor import NAME as SUPERVISOR
+from elasticdl.launchers.signals import deferred
 from elasticdl.runtime import process
 
 
@@ -51,9 +52,10 @@ def start_root(
     if lock is not None:
         words += ["--lock", str(lock)]
     log = job_dir / process.LOG_FOLDER / f"{SUPERVISOR}.log"
+    root: subprocess.Popen[bytes] | None = None
     try:
         log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as file:
+        with log.open("ab") as file, deferred():
             root = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -62,14 +64,19 @@ def start_root(
                 pass_fds=[each for each in (leash, lock) if each is not None],
                 start_new_session=True,  # neither the terminal's signals nor its end are for it
             )
+        assert root.stdout is not None
+        with root.stdout:
+            problem = root.stdout.read().decode()  # up to its end: the job has begun
     except OSError as error:
         raise LaunchError(f"the job in {job_dir} cannot be started: {error}") from error
+    except BaseException:  # Ctrl-C: the caller would not know of the job
+        if root is not None:
+            root.terminate()
+            root.wait()
+        raise
     finally:
         if leash is not None:
             os.close(leash)
-    assert root.stdout is not None
-    with root.stdout:
-        problem = root.stdout.read().decode()  # up to its end: the job has begun
     if problem:
         root.wait()
         raise LaunchError(problem)
@@ -83,7 +90,12 @@ class LocalSubmitter:
         """Start the root of the job, which starts the master."""
         with folder.prepared(config) as held:
             leash, write_end = os.pipe() if is_tied else (None, None)
-            root = start_root(held.job_dir, leash, lock=held.lock.fileno())
+            try:
+                root = start_root(held.job_dir, leash, lock=held.lock.fileno())
+            except BaseException:
+                if write_end is not None:
+                    os.close(write_end)
+                raise
         return FolderJob(held.job_dir, _LocalRoot(os.pidfd_open(root.pid), root, write_end))
 
     def find(self, name: str) -> SubmittedJob | None:

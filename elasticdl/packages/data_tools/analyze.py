@@ -68,12 +68,16 @@ class _Values:
     """The query for the values of a column.
 
     source: A query in brackets: values as `v` (null if there is none), the row's number as `r`.
+    present: The condition that a row's list has a value; "" for a column without lists.
     """
 
     kind: Literal["int64", "float", "text"]
-    column: str
-    is_list: bool
     source: str
+    present: str = ""
+
+    @property
+    def is_list(self) -> bool:
+        return self.present != ""
 
 
 def _values(database: Database, name: str, type_name: str) -> _Values:
@@ -109,7 +113,8 @@ def _values(database: Database, name: str, type_name: str) -> _Values:
             f"column {name!r} is {type_name}, of which there are no statistics; "
             "choose others by --data_reader_params=columns=..."
         )
-    return _Values(kind, column, is_list, f"(SELECT {v} AS v, r FROM ({inner}))")
+    present = f"len(list_filter({column}, lambda x: ({v}) IS NOT NULL)) > 0" if is_list else ""
+    return _Values(kind, f"(SELECT {v} AS v, r FROM ({inner}))", present)
 
 
 def _time_word(type_name: str) -> str:
@@ -153,7 +158,7 @@ def _how_many(
     present = num_values
     # A record counts as present if its list has any value.
     if values.is_list:
-        query = f"SELECT count_if(len({values.column}) > 0) FROM {TABLE}"
+        query = f"SELECT count_if({values.present}) FROM {TABLE}"
         (present,) = database.ask(query).fetchone()
     return {
         "kind": values.kind,

@@ -42,6 +42,8 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.ABORTED,
     }
 )
+# With these texts etcd refuses an old token; the second one comes after a change of its users.
+_OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
 _REMEDIES = {
     "database space exceeded": "raise --quota-backend-bytes of etcd, or compact and defragment it",
     "request is too large": "etcd has a smaller --max-request-bytes than its default of 1.5 MiB",
@@ -129,12 +131,21 @@ class EtcdClient:
             self._method(at, "LeaseRevoke")(request, timeout=seconds, metadata=proof)
 
     def keep_alive(self, lease: int, seconds: float) -> None:
-        """Try to renew a lease."""
-        requests = iter([rpc.LeaseKeepAliveRequest(ID=lease)])
-        with contextlib.suppress(grpc.RpcError, ValueError, StopIteration):
+        """Try to renew a lease, at each endpoint until one answers."""
+        for _ in self._endpoints:
             at = self._at
-            proof = self._proof(at)
-            next(self._method(at, "LeaseKeepAlive")(requests, timeout=seconds, metadata=proof))
+            requests = iter([rpc.LeaseKeepAliveRequest(ID=lease)])
+            share = seconds / len(self._endpoints)
+            try:
+                proof = self._proof(at)
+                next(self._method(at, "LeaseKeepAlive")(requests, timeout=share, metadata=proof))
+            except (grpc.RpcError, ValueError, StopIteration) as error:
+                if _is_old_token(error):
+                    self._tokens.pop(at, None)
+                if not self._closed.is_set():
+                    self._at = (at + 1) % len(self._endpoints)
+            else:
+                return
 
     def _proof(self, at: int) -> tuple[tuple[str, str], ...]:
         """Return the token for an endpoint; a password is sent over TLS only (`EtcdAccess`).
@@ -144,12 +155,13 @@ class EtcdClient:
         """
         if self._user is None:
             return ()
-        if at not in self._tokens:
+        token = self._tokens.get(at)  # another thread may forget it meanwhile
+        if token is None:
             name, password = self._user
             request = rpc.AuthenticateRequest(name=name, password=password)
             answer = self._auths[at].Authenticate(request, timeout=ATTEMPT_SECONDS)
-            self._tokens[at] = str(answer.token)
-        return (("token", self._tokens[at]),)
+            token = self._tokens[at] = str(answer.token)
+        return (("token", token),)
 
     def _method(self, at: int, name: str) -> Any:
         kv, lease = self._stubs[at]
@@ -178,7 +190,7 @@ class EtcdClient:
     def _take_in(self, error: Exception, endpoint: str) -> None:
         code = error.code() if isinstance(error, grpc.Call) else None
         at = self._endpoints.index(endpoint)
-        if code is grpc.StatusCode.UNAUTHENTICATED and self._tokens.pop(at, None) is not None:
+        if _is_old_token(error) and self._tokens.pop(at, None) is not None:
             return  # the token of a while ago; the password gives another one
         details = (error.details() if isinstance(error, grpc.Call) else "") or str(error)
         remedy = next((f"; {text}" for key, text in _REMEDIES.items() if key in details), "")
@@ -189,3 +201,13 @@ class EtcdClient:
                 code or grpc.StatusCode.UNKNOWN,
             ) from error
         self.trouble = f"etcd at {endpoint}: {details}{remedy}"
+
+
+def _is_old_token(error: Exception) -> bool:
+    """Return whether etcd would answer if it were told the password again."""
+    if not isinstance(error, grpc.Call):
+        return False
+    details = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAUTHENTICATED or any(
+        text in details for text in _OLD_TOKEN
+    )

@@ -370,8 +370,18 @@ class _Mastership:
                 raise
 
     def _put(self, conditions: list[Any]) -> None:
-        puts = [_put(self._master, self._owner, self._lease), _put(self._epoch, self._owner)]
-        self._transaction(conditions, puts)
+        """Become the master, if the conditions hold; take another lease if this one has ended."""
+        while True:
+            puts = [_put(self._master, self._owner, self._lease), _put(self._epoch, self._owner)]
+            try:
+                self._transaction(conditions, puts)
+            except RefusedError as error:
+                if error.code is not grpc.StatusCode.NOT_FOUND:
+                    raise
+                log.warning("%s: a lease ended before it was used", self._client.name)
+                self._grant()
+            else:
+                return
 
     def _end_other(self, found: Any) -> None:
         """Delete the key of a master that is gone, unless another master has the key by now."""

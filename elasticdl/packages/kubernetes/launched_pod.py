@@ -36,6 +36,7 @@ class LaunchedPod:
     """A pod whose end was not told yet."""
 
     handle: ProcessHandle
+    is_begun: bool = False  # a thread requests it
     is_there: bool = False  # it was created, or seen
     has_no_room: bool = False  # the last answer to the request was that a quota is used up
     is_adopted: bool = False  # an earlier master has asked for it

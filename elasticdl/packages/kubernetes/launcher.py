@@ -169,11 +169,12 @@ class KubernetesLauncher:
             pod = self._pods.get(handle.ref)
             if pod is None:
                 return
-            pod.was_asked = True
-            pod.grace_seconds = grace_seconds
+            pod.was_asked, pod.grace_seconds = True, grace_seconds
             ends = partial(self._delete, handle.ref, grace_seconds)
             if pod.has_no_room:
                 ends = partial(self._withdraw, pod)
+            elif not pod.is_begun and not pod.is_there:  # all threads may wait for room
+                ends = partial(self._ends, pod, Exited(handle, ExitReason.KILLED, None))
             self._changed.notify_all()
         self._threads.submit(ends)
 
@@ -219,6 +220,8 @@ class KubernetesLauncher:
 
     def _create(self, pod: LaunchedPod) -> None:
         """Request a pod until it exists."""
+        with self._lock:
+            pod.is_begun = True
         while not self._listed_once.wait(1.0):
             if self._closed.is_set():
                 return
@@ -235,13 +238,9 @@ class KubernetesLauncher:
         if manifest is None:
             self._ends(pod, Exited(pod.handle, ExitReason.KILLED, None))
             return
+        request, failed = partial(self._request, pod, manifest), partial(self._take_problem, pod)
         try:
-            is_requested = persistently(
-                lambda: self._request(pod, manifest),
-                self._closed,
-                lambda error: self._take_problem(pod, error),
-            )
-            if not is_requested:
+            if not persistently(request, self._closed, failed):
                 return
         except ApiError as error:
             if self._closed.is_set():

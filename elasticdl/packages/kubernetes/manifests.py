@@ -46,7 +46,7 @@ class Packed:
 
 
 def pack(folder: Path, what: str = "--model_zoo") -> Packed:
-    """Read a folder; hidden files and files that Python compiled are left out.
+    """Read a folder, and what links in it name; hidden and compiled files are left out.
 
     Args:
         folder: The folder.
@@ -88,12 +88,18 @@ def _key(place: str, taken: Container[str]) -> str:
     return key
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files below a folder, also those in folders that links name.
+
+    A link to a folder above it has no end, and is left out.
+    """
+    inside = (*above, folder.resolve())
     for path in folder.iterdir():
         if path.name.startswith(".") or path.name == "__pycache__":
             continue
-        if path.is_dir() and not path.is_symlink():
-            yield from _files(path)
+        if path.is_dir():
+            if path.resolve() not in inside:
+                yield from _files(path, inside)
         elif path.is_file():
             yield path
 

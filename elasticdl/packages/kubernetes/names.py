@@ -15,6 +15,7 @@ OWNER_VARIABLE = "ELASTICDL_JOB_UID"  # in the environment of a master: the Job'
 CONTROLLER_VARIABLE = "ELASTICDL_SERVICE_UID"  # the same of the Service, see `pods.owners`
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's own, of the queue that a thing waits in
 PICTURE_ANNOTATION = "elasticdl.org/picture"  # of the Job: the last picture, from the master
+SUBMISSION_ANNOTATION = "elasticdl.org/submission"  # of the Job: drawn by the command that made it
 
 REPLICAS = (Role.WORKER, Role.PS, Role.MODEL_SERVER)  # the roles of pods that a master asks for
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from elasticdl.config import JobConfig
-from elasticdl.errors import ConfigError, ElasticdlError, LaunchError
+from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.packages.kubernetes import names
 from elasticdl.packages.kubernetes.client import Api, ApiError
 from elasticdl.packages.kubernetes.job import KubernetesJob
+from elasticdl.packages.kubernetes.launched_pod import belongs_to
 from elasticdl.packages.kubernetes.manifests import manifests
 from elasticdl.packages.kubernetes.pods import Manifest, owner_reference
 from elasticdl.packages.kubernetes.resource import Resource
@@ -19,6 +21,7 @@ from elasticdl.packages.kubernetes.retry import Backoff, given_up_after, persist
 from elasticdl.packages.kubernetes.settings import KubernetesSection
 
 _LEFTOVER_ATTEMPTS = 12  # with pauses up to ten seconds: what a job before left is being deleted
+_DRAW_BYTES = 8
 _KINDS = {"ConfigMap": "configmaps", "Service": "services", "Secret": "secrets"}
 
 T = TypeVar("T")
@@ -36,14 +39,16 @@ class KubernetesSubmitter:
         if config.of(KubernetesSection).queue_name:
             check_queue(api, config.of(KubernetesSection).queue_name)
         *others, job = manifests(config)
-        name = config.cluster.job_name
-        uid = str(_make(api, job)["metadata"]["uid"])
+        name, draw = config.cluster.job_name, secrets.token_hex(_DRAW_BYTES)
+        job["metadata"].setdefault("annotations", {})[names.SUBMISSION_ANNOTATION] = draw
         try:
+            uid = str(_make(api, job, draw)["metadata"]["uid"])
             for manifest in others:
                 manifest["metadata"]["ownerReferences"] = [owner_reference(name, uid)]
-                _make_part(api, manifest)
-        except ElasticdlError:
-            api.delete(api.path("jobs", name))
+                _make_part(api, manifest, uid)
+        except BaseException:  # Ctrl-C too: its pods would wait for ever for what was not made
+            if _is_of(_found(api, api.path("jobs", name)), draw):
+                api.delete(api.path("jobs", name))
             raise
         return KubernetesJob(api, name)
 
@@ -105,12 +110,21 @@ def _found(api: Api, path: str) -> Resource | None:
         return None if error.code == 404 else {}
 
 
-def _make(api: Api, job: Manifest) -> Manifest:
+def _is_of(job: Resource | None, draw: str) -> bool:
+    """Return whether a Job was made by the command with this draw."""
+    annotations = (job or {}).get("metadata", {}).get("annotations", {})
+    return bool(annotations.get(names.SUBMISSION_ANNOTATION) == draw)
+
+
+def _make(api: Api, job: Manifest, draw: str) -> Manifest:
     name = job["metadata"]["name"]
     try:
         return _try(lambda: api.create(api.path("jobs"), job))
     except ApiError as error:
         if error.code == 409:
+            found = _found(api, api.path("jobs", name))
+            if found and _is_of(found, draw):  # an answer was lost
+                return found
             raise LaunchError(
                 f"there is a job {name} in the namespace {api.namespace} already: elasticdl attach "
                 f"{name} shows it, kubectl delete job {name} removes it; or give --job_name"
@@ -123,8 +137,8 @@ def _make(api: Api, job: Manifest) -> Manifest:
         raise LaunchError(f"Kubernetes refuses the job {name}: {error}") from error
 
 
-def _make_part(api: Api, manifest: Manifest) -> None:
-    """Make an object that a job owns; an object of an earlier job of this name may be going."""
+def _make_part(api: Api, manifest: Manifest, uid: str) -> None:
+    """Make an object that the job with an id owns; one of an earlier job may be going."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
     path = api.path(_KINDS[kind])
     backoff = Backoff(threading.Event())
@@ -135,6 +149,9 @@ def _make_part(api: Api, manifest: Manifest) -> None:
         except ApiError as error:
             if error.code != 409:
                 raise LaunchError(f"Kubernetes refuses the {kind} {name}: {error}") from error
+        found = _found(api, f"{path}/{name}")
+        if found and belongs_to(found, uid):  # an answer was lost
+            return
         backoff.pause()
     raise LaunchError(
         f"there is a {kind} {name} of something else in the namespace {api.namespace}: delete it, "

@@ -168,6 +168,10 @@ class ModelServers:
 
     def _look(self) -> None:
         self._addresses, self._found_at = self._find(), time.monotonic()
+        with self._connecting:
+            for address in self._channels.keys() - set(self._addresses):
+                _, channel = self._channels.pop(address)  # of a server that is gone
+                channel.close()
 
     def _parts(self, ids: Sequence[Int64]) -> list[_Part]:
         """Divide questions by the server of each id, into requests of a bounded size."""

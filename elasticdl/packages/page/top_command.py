@@ -18,6 +18,7 @@ from elasticdl.job.status import JobStatus, MemberStatus
 
 _ANSWER_SECONDS = 5.0
 _MOST_LOOKS = 10  # with --once, until every process was heard twice
+_MOST_MISSES = 3  # with --once, of a master that does not answer
 _ROOM_LINES = 14  # of the terminal, for what is not a process
 
 Known = dict[tuple[Role, int], tuple[Usage | None, Usage]]
@@ -40,7 +41,7 @@ def top(name: str, seconds: float, once: bool) -> int:
     job = choose.find(name)
     console = Terminal()
     known: Known = {}
-    looks, problem = 0, ""
+    looks, misses, problem = 0, 0, ""
     found: JobStatus | None = None
     live = Live(console=console, screen=not once and console.is_terminal, auto_refresh=False)
     with contextlib.ExitStack() as ends:
@@ -52,8 +53,13 @@ def top(name: str, seconds: float, once: bool) -> int:
                     found = client.status(_ANSWER_SECONDS, with_members=True)
                 looks, problem = looks + 1, ""
             except UnavailableError as error:
-                problem = f"{error}; this is what was said last"
-            if found is not None:
+                misses, problem = misses + 1, str(error)
+                if once and misses == _MOST_MISSES and job.end(0.0) is None:
+                    raise
+            if found is None:
+                live.update(Text(f"no answer so far: {problem}"), refresh=not once)
+            else:
+                problem = problem and f"{problem}; this is what was said last"
                 most = len(found.members) if once else max(1, console.height - _ROOM_LINES)
                 known = heard(found.members, known)
                 rows = table(found.members, known, most)

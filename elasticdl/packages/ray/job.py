@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
+from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, LaunchError
@@ -21,6 +23,10 @@ _BEGIN_SECONDS = 15.0  # that a command waits for the first master; it may wait 
 _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 3.0  # of a keeper that runs
 
+_REFUSED = "the actor of the master cannot be made"
+
+_log = logging.getLogger(__name__)
+
 
 class RaySubmitter:
     """`launchers.base.Submitter` of a Ray cluster."""
@@ -31,26 +37,31 @@ class RaySubmitter:
         cluster.connect(config.of(RaySection).ray_address)
         name = config.cluster.job_name
         if cluster.find_actor(cluster.keeper_name(name)) is not None:
-            raise LaunchError(
-                f"there is a job {name} on this Ray cluster already: elasticdl stop with its "
-                "folder ends it; or give another --job_name"
-            )
+            raise LaunchError(_there_is(name))
         with folder.prepared(config) as held:
             job_dir = held.job_dir
             folder.clear(job_dir)
-        make = as_actor(
-            JobKeeper,
-            cluster.keeper_name(name),
-            max_restarts=-1,
-            **options_of(asked_for(config, Role.MASTER)),
-        )
         try:
+            make = as_actor(
+                JobKeeper,
+                cluster.keeper_name(name),
+                max_restarts=-1,
+                **options_of(asked_for(config, Role.MASTER)),
+            )
             keeper = make.remote(Surroundings(name, str(job_dir), str(Path.cwd())))
+        except (ValueError, ray.exceptions.RayError) as error:
+            if cluster.find_actor(cluster.keeper_name(name)) is not None:  # of another command
+                raise LaunchError(_there_is(name)) from error
+            raise LaunchError(f"{_REFUSED}: {cluster.last_line(error)}") from error
+        try:
             problem = ray.get(keeper.begun.remote(), timeout=_BEGIN_SECONDS)
         except ray.exceptions.GetTimeoutError:
             problem = ""  # it waits for room
         except ray.exceptions.RayError as error:
-            problem = f"the actor of the master cannot be made: {cluster.last_line(error)}"
+            problem = f"{_REFUSED}: {cluster.last_line(error)}"
+        except BaseException:  # Ctrl-C: the job would begin, and nobody would know of it
+            ray.kill(keeper, no_restart=True)
+            raise
         if problem:
             cluster.kill_actor(cluster.keeper_name(name))
             raise LaunchError(problem)
@@ -79,6 +90,13 @@ class RaySubmitter:
         return ""
 
 
+def _there_is(name: str) -> str:
+    return (
+        f"there is a job {name} on this Ray cluster already: elasticdl stop with its folder ends "
+        "it; or give another --job_name"
+    )
+
+
 class _Keeper:
     """`JobRoot` of a job on Ray: the actor that keeps the job's root."""
 
@@ -89,6 +107,7 @@ class _Keeper:
         self._job_dir = job_dir
         self._name = cluster.keeper_name(config.cluster.job_name)
         self._looked_at = 0.0
+        self._begun: Any = None  # an answer of the keeper that did not come yet
         self._has_ended = has_ended
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -108,8 +127,23 @@ class _Keeper:
         return None
 
     def waiting(self) -> str:
-        if self.wait(0.0) or process.master_address(self._job_dir) is not None:
+        actor = None if self.wait(0.0) else cluster.find_actor(self._name)
+        if actor is None:
             return ""
+        ray = cluster.library()
+        begun, self._begun = self._begun or actor.begun.remote(), None
+        try:
+            ray.get(begun, timeout=_LOOK_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            self._begun = begun
+        except ray.exceptions.ActorUnavailableError:
+            _log.debug("%s goes to another node", self._name)
+        except ray.exceptions.RayError as error:
+            _log.debug("%s: %s", self._name, error)
+            return ""  # it is gone
+        else:
+            return ""
+        # A master before may have left its address, so that tells nothing.
         asked = asked_for(self._config, Role.MASTER)
         return why_it_waits(asked, cluster.nodes(), cluster.free())
 
@@ -117,8 +151,19 @@ class _Keeper:
         return ""  # it is at the loopback address of the master's node
 
     def end(self, at_once: bool) -> None:
-        actor = None if self._has_ended else cluster.find_actor(self._name)
-        if actor is not None:
-            sent = actor.send.remote(stop_signals(at_once))
-            if not cluster.library().wait([sent], timeout=_ANSWER_SECONDS)[0]:
+        ray = cluster.library()
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not self._has_ended and (actor := cluster.find_actor(self._name)) is not None:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                ray.get(actor.send.remote(stop_signals(at_once)), timeout=left)
+            except ray.exceptions.ActorUnavailableError:  # it is between two nodes
+                if left:
+                    time.sleep(_LOOK_SECONDS / 10)
+                    continue
+                cluster.kill_actor(self._name)
+            except ray.exceptions.GetTimeoutError:
                 cluster.kill_actor(self._name)  # it waits for a node
+            except ray.exceptions.RayError as error:
+                _log.debug("%s: %s", self._name, error)  # it is gone
+            return

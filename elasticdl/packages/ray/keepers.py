@@ -147,7 +147,8 @@ class JobKeeper:
         self._restarts = Restarts(at=time.monotonic())
         context = cluster.library().get_runtime_context()
         self._me, self._node = context.current_actor, context.get_node_id()
-        self._due: list[int] = []  # signals that came before there was a root
+        self._sending = threading.Lock()
+        self._due: list[int] = []  # signals that came while there was no root
         self._notice = 0.0  # seconds in which this node was to be gone, when that was seen
         self._is_second = context.was_current_actor_reconstructed
         threading.Thread(target=self._keep, name="keep", daemon=True).start()
@@ -158,9 +159,10 @@ class JobKeeper:
 
     async def send(self, numbers: list[int]) -> None:
         """Send signals to the root: one for an end in order, two for an end now."""
-        if self._root is None:
-            self._due += numbers
-        elif self._root.poll() is None:
+        with self._sending:
+            if self._root is None or self._root.poll() is not None:  # another one may begin
+                self._due += numbers
+                return
             for number in numbers:
                 self._root.send_signal(number)
 
@@ -200,13 +202,16 @@ class JobKeeper:
         bind = cluster.library().util.get_node_ip_address()
         read_end, self._leash = os.pipe()
         try:
-            self._root = start_root(self._job_dir, read_end, bind)
+            root = start_root(self._job_dir, read_end, bind)
         except LaunchError:
             os.close(self._leash)
             raise
         self._is_second = True
-        for number in self._due:
-            self._root.send_signal(number)
+        with self._sending:
+            self._root = root
+            due, self._due = self._due, []
+            for number in due:
+                root.send_signal(number)
 
     def _start_again(self) -> str:
         """Start a lost root again; return the problem."""

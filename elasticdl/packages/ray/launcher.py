@@ -12,7 +12,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +75,8 @@ class _Kept:
     was_asked: bool = False  # to end
     withdraw_at: float = math.inf  # monotonic time: when an actor is given up that was not placed
     is_on_leaving_node: bool = False
+    lost: Any = None  # the error by which Ray says that the actor is gone
+    lost_at: float = 0.0  # monotonic time
 
 
 class RayLauncher:
@@ -203,6 +205,7 @@ class RayLauncher:
         while not self._ends.is_set():
             try:
                 self._take_answers()
+                self._tell_lost()
                 if time.monotonic() >= look_at:
                     self._look_at_nodes()
                     look_at = time.monotonic() + _LOOK_SECONDS
@@ -212,7 +215,7 @@ class RayLauncher:
 
     def _take_answers(self) -> None:
         with self._lock:
-            kept = list(self._kept.values())
+            kept = [each for each in self._kept.values() if each.lost is None]
         asked = {each.place: each for each in kept if each.place is not None}
         asked |= {each.end: each for each in kept}
         if not asked:
@@ -222,72 +225,66 @@ class RayLauncher:
         answered, _ = ray.wait(list(asked), num_returns=1, timeout=_WAIT_SECONDS)
         if answered:  # take all that are there, in the order in which they were asked for
             answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        are_away = False
         for reference in answered:
             each = asked[reference]
             if reference is each.place:
-                self._take_place(each)
+                are_away |= self._take_place(each)
             elif each.handle.ref in self._kept:
-                self._take_end(each)
+                are_away |= self._take_end(each)
+        if are_away:
+            self._ends.wait(_WAIT_SECONDS)
 
-    def _take_place(self, kept: _Kept) -> None:
+    def _take_place(self, kept: _Kept) -> bool:
+        """Take where an actor is; return whether it is away for now, so that it is asked again."""
         ray = cluster.library()
         try:
             kept.node = ray.get(kept.place)
         except ray.exceptions.ActorUnavailableError:
-            self._ends.wait(_WAIT_SECONDS)
             kept.place = kept.actor.place.remote()  # it may be there again
-            return
+            return True
         except ray.exceptions.RayError as error:
             log.debug("%s: %s", kept.handle.ref, error)  # its end says the same
         else:
             tell(self._on_event, Started(kept.handle))
         kept.place = None
+        return False
 
-    def _take_end(self, kept: _Kept) -> None:
+    def _take_end(self, kept: _Kept) -> bool:
+        """Take how a process has ended; return whether its actor is away for now."""
         ray = cluster.library()
         try:
             reason, code, words = ray.get(kept.end)
             exited = Exited(kept.handle, ExitReason(reason), code, words)
             ray.kill(kept.actor, no_restart=True)
         except ray.exceptions.ActorUnavailableError:
-            self._ends.wait(_WAIT_SECONDS)
             kept.end = kept.actor.end.remote()
-            return
+            return True
         except ray.exceptions.RayError as error:
-            exited = self._lost(kept, error)
+            log.debug("the actor %s is gone: %s", kept.handle.ref, error)
+            kept.lost, kept.lost_at = error, time.monotonic()
+        else:
+            self._report(kept, exited)
+        return False
+
+    def _report(self, kept: _Kept, exited: Exited) -> None:
         with self._lock:
             self._kept.pop(kept.handle.ref, None)
         tell(self._on_event, exited)
         with self._changed:
             self._changed.notify_all()
 
-    def _lost(self, kept: _Kept, error: Any) -> Exited:
-        """Return how a process ended whose actor is gone."""
-        if kept.was_asked:
-            return Exited(kept.handle, ExitReason.KILLED, None)
-        log.debug("the actor %s is gone: %s", kept.handle.ref, error)
-        if getattr(error, "actor_init_failed", False):  # by what its node lacks
-            why = f"its actor cannot be made: {cluster.last_line(error)}"
-            return Exited(kept.handle, ExitReason.FAILED, None, why)
-        if kept.is_on_leaving_node:  # it was asked to hand over, and its answer is lost
-            return Exited(kept.handle, ExitReason.PREEMPTED, None)
-        if not self._is_node_lost(kept, error):
-            return Exited(kept.handle, ExitReason.KILLED, None)
-        if not kept.node:  # which is nobody's failure
-            why = "its node was lost before it began"
-            return Exited(kept.handle, ExitReason.PREEMPTED, None, why)
-        return Exited(kept.handle, ExitReason.NODE_LOST, None, f"node {kept.node[:12]}")
-
-    def _is_node_lost(self, kept: _Kept, error: Any) -> bool:
-        """Return whether an actor is gone with its node; Ray may say so a moment later."""
-        if _OF_LOST_NODE in str(error):
-            return True
-        deadline = time.monotonic() + _NODE_SECONDS
-        while kept.node and time.monotonic() < deadline:
-            if kept.node not in [node.id for node in cluster.nodes()]:
-                return True
-            self._ends.wait(_WAIT_SECONDS)
-        return False
+    def _tell_lost(self) -> None:
+        """Tell how processes ended whose actors are gone, as soon as that is known."""
+        with self._lock:
+            lost = [each for each in self._kept.values() if each.lost is not None]
+        if not lost:
+            return
+        alive = {node.id for node in cluster.nodes()}
+        for each in lost:
+            exited = _lost(each, alive, time.monotonic() - each.lost_at >= _NODE_SECONDS)
+            if exited is not None:
+                self._report(each, exited)
 
     # --- the nodes -------------------------------------------------------------------------------
 
@@ -341,3 +338,29 @@ class RayLauncher:
         if now - kept.certified > self._config.cluster.tls_certificate_seconds / 3:
             self._certify(kept.handle.role, kept.handle.index)
             kept.certified = now
+
+
+def _lost(kept: _Kept, alive: Container[str], is_late: bool) -> Exited | None:
+    """Return how a process ended whose actor is gone; None: its node may be lost too.
+
+    Args:
+        kept: The process.
+        alive: The nodes that are alive. Ray may say a moment later that a node is not.
+        is_late: Ray would have said so by now.
+    """
+    if kept.was_asked:
+        return Exited(kept.handle, ExitReason.KILLED, None)
+    if getattr(kept.lost, "actor_init_failed", False):  # by what its node lacks
+        why = f"its actor cannot be made: {cluster.last_line(kept.lost)}"
+        return Exited(kept.handle, ExitReason.FAILED, None, why)
+    if kept.is_on_leaving_node:  # it was asked to hand over, and its answer is lost
+        return Exited(kept.handle, ExitReason.PREEMPTED, None)
+    is_node_lost = _OF_LOST_NODE in str(kept.lost)
+    if not kept.node:
+        if not is_node_lost:
+            return Exited(kept.handle, ExitReason.KILLED, None)
+        why = "its node was lost before it began"  # which is nobody's failure
+        return Exited(kept.handle, ExitReason.PREEMPTED, None, why)
+    if is_node_lost or kept.node not in alive:
+        return Exited(kept.handle, ExitReason.NODE_LOST, None, f"node {kept.node[:12]}")
+    return Exited(kept.handle, ExitReason.KILLED, None) if is_late else None

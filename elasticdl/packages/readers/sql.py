@@ -6,12 +6,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
-from uuid import UUID
 
 import numpy as np
 
@@ -35,6 +34,9 @@ _NOT_OF_TYPE = (TypeError, ValueError, LookupError)
 
 Key: TypeAlias = "int | float | str | None"
 """A value of a table's key, as JSON holds it."""
+
+_PLAIN = (str, bytes, bool, int, float, Decimal, list)
+"""The types that values of a column of objects keep; a list is an array of the database."""
 
 
 class SqlReader:
@@ -299,7 +301,7 @@ class SqlReader:
             return np.dtype("datetime64[us]")
         if isinstance(column.type, types.Date):
             return np.dtype("datetime64[D]")
-        return np.dtype(object)
+        return np.dtype("timedelta64[us]" if _is_duration(column.type) else object)
 
     def _has_null(self, name: str, table: sqlalchemy.Table) -> bool:
         query = self._alchemy.select(table.c[name]).where(table.c[name].is_(None)).limit(1)
@@ -315,6 +317,8 @@ class SqlReader:
         if is_whole:
             values = [int(v) if isinstance(v, Decimal) and v == int(v) else v for v in values]
             _require_whole(values, may_be_null=dtype.kind == "f")
+        if isinstance(kind, types.JSON):
+            values = [None if value is None else _as_json(value) for value in values]
         if not self._keeps_missing or dtype.kind != "f":
             if dtype.kind == "f":
                 _require_exact(values, is_whole)
@@ -365,15 +369,31 @@ def _array(values: Sequence[Any], dtype: np.dtype[np.generic], empty: object) ->
     """Return values as an array; `empty` stands for null among objects."""
     if dtype.kind == "O":
         out = np.empty(len(values), dtype=object)
-        # NumPy has no type for a time of day or a UUID, so it becomes text.
-        words = (str(value) if isinstance(value, time | UUID) else value for value in values)
-        out[:] = [copy(empty) if word is None else word for word in words]
+        out[:] = [copy(empty) if value is None else _plain(value) for value in values]
         return out
     if dtype.kind == "f":
         return np.array([np.nan if value is None else value for value in values], dtype=dtype)
     if dtype.kind == "M":
         return np.array([_in_utc(value) for value in values], dtype=dtype)
     return np.array(values, dtype=dtype)
+
+
+def _plain(value: object) -> object:
+    """Return a value of no type of NumPy, such as a time of day, a UUID or an address, as text."""
+    if isinstance(value, dict):  # of HSTORE
+        return _as_json(value)
+    return value if isinstance(value, _PLAIN) else str(value)
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_duration(of: sqlalchemy.types.TypeEngine) -> bool:
+    try:
+        return issubclass(of.python_type, timedelta)
+    except NotImplementedError:  # nobody knows the type
+        return False
 
 
 def _in_utc(value: datetime | date) -> datetime | date:

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticdl.cli.run import ends_in_order
 from elasticdl.config import JobConfig
 from elasticdl.errors import JobFailedError
 from elasticdl.job import Event, Role
+from elasticdl.launchers.signals import deferred
 from elasticdl.observe.events import FOLDER, read_events
 from elasticdl.packages.simulate.calibration import MinibatchUse, Reading, costs_of, use_between
 from elasticdl.packages.simulate.costs import Costs
@@ -133,7 +135,7 @@ def running_job(flags: Sequence[str], num_workers: int, num_ps: int) -> Iterator
     Raises:
         JobFailedError: The job did not train; contains its output.
     """
-    with tempfile.TemporaryDirectory(prefix="elasticdl-calibrate-") as folder:
+    with ends_in_order(), tempfile.TemporaryDirectory(prefix="elasticdl-calibrate-") as folder:
         job_dir, said = Path(folder, "job"), Path(folder, "said")
         command = [
             *(sys.executable, "-m", "elasticdl.cli.main", "train", "--quiet"),
@@ -145,19 +147,25 @@ def running_job(flags: Sequence[str], num_workers: int, num_ps: int) -> Iterator
             ),
             *("--heartbeat_seconds=0.5", f"--job_dir={job_dir}", *flags),
         ]
-        with said.open("w") as output:
-            job = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        job: subprocess.Popen[bytes] | None = None
         try:
+            with said.open("w") as output, deferred():
+                job = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
             _until_it_trains(job, job_dir, said, num_workers)
             yield job_dir
         finally:
-            # SIGTERM first: the job then ends its own processes in order.
-            job.send_signal(signal.SIGTERM)
-            try:
-                job.wait(_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                job.kill()  # its processes end with it
-                job.wait()
+            if job is not None:
+                _end(job)
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    # SIGTERM first: the job then ends its own processes in order.
+    job.send_signal(signal.SIGTERM)
+    try:
+        job.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        job.kill()  # its processes end with it
+        job.wait()
 
 
 def _until_it_trains(

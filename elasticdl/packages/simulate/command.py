@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
+from click import get_current_context
+from click.core import ParameterSource
 from rich.box import SIMPLE_HEAD
 from rich.progress import Progress
 from rich.table import Table
@@ -27,6 +29,11 @@ if TYPE_CHECKING:  # what --help need not wait for
 
 _STORED = "costs"  # the folder of costs, in the current one
 _PRESETS = ("sparse-lr", "xdl", "nestpipe")
+_OF_PRESETS = (
+    *("preset", "num_minibatches_per_task", "hours"),
+    *("spot_rate", "ps_loss_rate", "restart_seconds", "recovery_seconds"),
+)
+"""The options that have an effect on the jobs of a preset."""
 _CURVE = (0.1, 0.25, 0.5, 0.75)
 
 
@@ -109,6 +116,7 @@ def _simulate(**words: object) -> None:
     """
     given = _Given(words)
     if given.preset:
+        _refuse_beside_a_preset(words)
         _show_preset(given)
         return
     if given.whole("workers") is None or given.whole("ps") is None:
@@ -130,6 +138,22 @@ def _simulate(**words: object) -> None:
 simulate = click.RichCommand(
     name="simulate", callback=_simulate, params=_OPTIONS, help=_simulate.__doc__
 )
+
+
+def _refuse_beside_a_preset(words: Mapping[str, object]) -> None:
+    """Refuse flags that would have no effect, since a preset has its own jobs and costs.
+
+    Raises:
+        ConfigError: There is such a flag; names all of them.
+    """
+    source = get_current_context().get_parameter_source
+    given = [name for name in words if source(name) is ParameterSource.COMMANDLINE]
+    if idle := [name for name in given if name not in _OF_PRESETS]:
+        flags = ", ".join("--json" if name == "as_json" else f"--{name}" for name in idle)
+        raise ConfigError(
+            f"--preset has clusters and costs of its own, and prints a table: {flags} would have "
+            "no effect; leave out the one or the others"
+        )
 
 
 class _Given:

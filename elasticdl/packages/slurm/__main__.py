@@ -19,10 +19,9 @@ from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.supervisor import NAME, Supervisor
 from elasticdl.launchers.signals import Signals
-from elasticdl.packages.slurm.commands import SlurmAwayError
 from elasticdl.packages.slurm.options import submit_master
 from elasticdl.packages.slurm.own_task import Request, address, own_task, why_asked
-from elasticdl.packages.slurm.roster import Occupied, Roster
+from elasticdl.packages.slurm.roster import Roster
 from elasticdl.runtime import open_files, process
 from elasticdl.runtime.addresses import Listening
 from elasticdl.runtime.credentials import job as credentials
@@ -31,7 +30,6 @@ from elasticdl.runtime.log_lines import log_as
 _HELD_SECONDS = 60.0  # until what ran the job on a lost node lets go of its folder
 
 _AWAY_SECONDS = 60.0  # that Slurm may be away when a task is to end
-_AGAIN_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -87,35 +85,18 @@ def _come_back(job_dir: Path, config: JobConfig) -> None:
     """Make a master run elsewhere, if this task was asked to end and is not cancelled."""
     end_file = job_dir / folder.END_FILE
     try:
-        request = _why_asked(own_task())
+        request = why_asked(own_task(), _AWAY_SECONDS)
         _log.info("asked to end: %s", request.value)
         if request is Request.CANCELLED:
             return
         end_file.unlink(missing_ok=True)
         if request is Request.NOTICE:  # a new task may begin sooner than one that is queued again
-            Roster(job_dir).write_master(submit_master(config, job_dir))
+            Roster(job_dir).write_master(submit_master(config, job_dir, _AWAY_SECONDS))
     except (LaunchError, OSError) as error:
         _log.error("%s", error)
         words = {"status": "stopped", "message": f"no task of Slurm takes over: {error}"}
         with contextlib.suppress(OSError):
             process.write_whole(end_file, json.dumps(words))
-
-
-def _why_asked(own: Occupied) -> Request:
-    """Ask Slurm why this task is to end; ask again if Slurm is away.
-
-    Raises:
-        LaunchError: Slurm does not answer.
-    """
-    deadline = time.monotonic() + _AWAY_SECONDS
-    while True:
-        try:
-            return why_asked(own)
-        except SlurmAwayError as error:
-            if time.monotonic() >= deadline:
-                raise
-            _log.warning("%s; it is asked again", error)
-        time.sleep(_AGAIN_SECONDS)
 
 
 if __name__ == "__main__":

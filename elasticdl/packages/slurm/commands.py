@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from elasticdl.errors import LaunchError
 
 _SECONDS = 60.0  # for an answer: commands try again by themselves while a controller is away
+_AGAIN_SECONDS = 2.0
 _COLUMNS = "ArrayJobID:32,ArrayTaskID:16,StateCompact:16,RestartCnt:16,Reason:160"
 _ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "RV", "TO"})
 _WAITING = frozenset({"PD", "CF", "RH", "RQ", "RF", "SE", "RD"})
@@ -22,6 +26,10 @@ _PASSES = re.compile(
     "MaxSubmit|submit limit|Slurm backup controller|error communicating",
     re.IGNORECASE,
 )
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class SlurmAwayError(LaunchError):
@@ -57,14 +65,36 @@ class SlurmTask:
         return self.state in _WAITING
 
 
+def until_answered(ask: Callable[[], T], seconds: float) -> T:
+    """Call a function that asks Slurm, again and again while Slurm is away; return its result.
+
+    Raises:
+        SlurmAwayError: Slurm was away for so many seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except SlurmAwayError as error:
+            if time.monotonic() + _AGAIN_SECONDS > deadline:
+                raise
+            _log.warning("%s; it is asked again", error)
+        time.sleep(_AGAIN_SECONDS)
+
+
 def submit(script: str, words: Sequence[str]) -> str:
     """Queue a script with these options of `sbatch`; return the number of its job.
 
     Raises:
         LaunchError: Slurm refuses the script; the error says why.
-        SlurmAwayError: Slurm may accept the script later.
+        SlurmAwayError: Slurm may accept the script later, or has accepted it without an answer.
     """
     return _run("sbatch", "--parsable", *words, given=script).strip().partition(";")[0]
+
+
+def jobs_named(name: str) -> set[str]:
+    """Return the numbers of this user's jobs of a name that wait or run."""
+    return set(_run("squeue", "--me", "-h", f"--name={name}", "-O", "JobID:32").split())
 
 
 def own_tasks() -> dict[str, SlurmTask]:

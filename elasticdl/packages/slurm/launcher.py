@@ -54,6 +54,7 @@ _GATHER_SECONDS = 0.25  # what is wanted within that time gets one array
 _ASK_SECONDS = 5.0  # how often Slurm is asked
 _KILLED_SECONDS = 10.0  # a place may take so long to kill its process
 _GONE_SECONDS = 45.0  # a task may take so long to be gone that was cancelled: Slurm's KillWait
+_AWAY_SECONDS = 5.0  # that Slurm may be away when this master leaves, which is killed after 20 s
 _LARGEST_ARRAY = 1000  # Slurm's own default, MaxArraySize less one
 _KEPT_SECONDS = 60.0  # a job that Slurm does not list may be so young
 
@@ -227,7 +228,7 @@ class SlurmLauncher:
         If the master's own task was cancelled, there will be no other master, so the processes end.
         """
         try:
-            is_cancelled = why_asked(own_task()) is Request.CANCELLED
+            is_cancelled = why_asked(own_task(), _AWAY_SECONDS) is Request.CANCELLED
         except LaunchError as error:
             log.warning("the processes of the job go on: %s", error)
             is_cancelled = False

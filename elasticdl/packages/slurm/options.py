@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from elasticdl.config import JobConfig
-from elasticdl.errors import ConfigError
+from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.job import Role
 from elasticdl.packages.slurm import commands
 from elasticdl.packages.slurm.roster import FOLDER
@@ -32,7 +32,7 @@ def words_of(config: JobConfig, role: Role, job_dir: Path, num_tasks: int = 0) -
     """
     slurm = config.of(SlurmSection)
     words = [
-        f"--job-name={config.cluster.job_name}-{role}",
+        f"--job-name={_task_name(config, role)}",
         f"--output={job_dir / FOLDER / f'{role}.out'}",
         "--open-mode=append",
         "--requeue",
@@ -62,13 +62,47 @@ def script_of(role: Role, job_dir: Path) -> str:
     return f"#!/bin/sh\nexec {shlex.join([*words, '--job_dir', str(job_dir)])}\n"
 
 
-def submit_master(config: JobConfig, job_dir: Path) -> str:
+def submit_master(config: JobConfig, job_dir: Path, seconds: float = 0.0) -> str:
     """Queue the task of the master; return the number of its job.
 
+    A request without an answer may have been carried out. It is not repeated if the queue has a new
+    task of a master with this name.
+
+    Args:
+        config: The job.
+        job_dir: The job's folder.
+        seconds: How long Slurm may be away.
+
     Raises:
-        LaunchError: Slurm refuses the task.
+        LaunchError: Slurm refuses the task, or is away.
     """
-    return commands.submit(script_of(Role.MASTER, job_dir), words_of(config, Role.MASTER, job_dir))
+    name = _task_name(config, Role.MASTER)
+    script, words = script_of(Role.MASTER, job_dir), words_of(config, Role.MASTER, job_dir)
+    before: set[str] | None = None
+    has_asked = False
+
+    def ask() -> str:
+        nonlocal before, has_asked
+        found = commands.jobs_named(name)
+        if before is None:
+            before = found
+        if has_asked and (new := found - before):
+            return max(new, key=int)
+        has_asked = True
+        try:
+            return commands.submit(script, words)
+        except LaunchError:
+            raise
+        except BaseException:  # Ctrl-C: the task may be queued, and nobody would know of it
+            if new := commands.jobs_named(name) - found:
+                commands.cancel(new)
+            raise
+
+    return commands.until_answered(ask, seconds)
+
+
+def _task_name(config: JobConfig, role: Role) -> str:
+    return f"{config.cluster.job_name}-{role}"
 
 
 def _resources(requests: Mapping[str, str], role: Role) -> list[str]:

@@ -47,13 +47,13 @@ def meaning(own: Occupied, found: SlurmTask | None) -> Request:
     return Request.NOTICE if found.state in ("R", "S") else Request.CANCELLED
 
 
-def why_asked(own: Occupied) -> Request:
-    """Ask Slurm why this task is asked to end; if Slurm does not know the task, it will come back.
+def why_asked(own: Occupied, seconds: float) -> Request:
+    """Ask Slurm why this task is asked to end; Slurm may be away for so many seconds.
 
     Raises:
         LaunchError: Slurm does not answer.
     """
-    return meaning(own, commands.own_tasks().get(own.task))
+    return meaning(own, commands.until_answered(commands.own_tasks, seconds).get(own.task))
 
 
 def address() -> str:

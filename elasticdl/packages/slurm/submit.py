@@ -21,6 +21,7 @@ from elasticdl.runtime import process
 
 _ASK_SECONDS = 3.0  # how often a command asks Slurm for the master's task
 _LOOK_SECONDS = 0.2
+_AWAY_SECONDS = 10.0  # that Slurm may be away when a command queues a job
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class SlurmSubmitter:
                 )
             folder.clear(job_dir)
             (job_dir / process.LOG_FOLDER).mkdir(exist_ok=True)
-            roster.write_master(submit_master(config, job_dir))
+            roster.write_master(submit_master(config, job_dir, _AWAY_SECONDS))
         return FolderJob(job_dir, _MasterTask(job_dir))
 
     def find(self, name: str) -> SubmittedJob | None:

@@ -1,5 +1,6 @@
 """`elasticdl data analyze`, compared with pandas and NumPy on the same data."""
 
+import datetime
 import json
 from pathlib import Path
 
@@ -198,6 +199,20 @@ def test_lists_count_by_their_values(analyze):
     assert (column.min, column.max, column.mean, column.distinct.count) == (1, 5, 2.5, 3)
     vocabulary = read_statistics("s.json").column("t").vocabulary
     assert (vocabulary.values, vocabulary.counts) == (["b", "a"], [2, 1])
+
+
+def test_a_list_without_a_value_is_missing(analyze):
+    day = datetime.datetime(2026, 1, 2)
+    columns = {
+        "n": [[None, None], [1, None], []],
+        "f": [[np.nan, None], [None, 2.0], [np.nan]],
+        "t": [["", None], ["a", ""], [None]],
+        "d": [[None], [day, None], None],
+    }
+    pq.write_table(pa.table(columns), "x.parquet")
+    assert analyze("x.parquet")[0] == 0
+    found = [read_statistics("s.json").column(name) for name in columns]
+    assert [(c.count, c.missing, c.num_values) for c in found] == [(1, 2, 1)] * 4
 
 
 def test_a_few_long_lists_are_estimated_within_what_is_said(analyze):

@@ -111,6 +111,24 @@ def test_master_is_fenced_by_one_that_came_and_went(job):
     last.close()
 
 
+def test_a_lease_that_ended_before_it_was_used_has_a_successor(job, monkeypatch):
+    from elasticdl.packages.etcd.journal import _Mastership
+
+    grant, granted = _Mastership._grant, []
+
+    def grant_and_lose(self):
+        grant(self)
+        if not granted:  # as if etcd were away for longer than the lease
+            self._client.revoke(self._lease, 5.0)
+        granted.append(self._lease)
+
+    monkeypatch.setattr(_Mastership, "_grant", grant_and_lose)
+    state = job.open()
+    state.append([["first"]])
+    state.close()
+    assert len(granted) == 2
+
+
 def test_master_whose_lease_has_lapsed_goes_on_if_nobody_came(job):
     state = job.open()
     state.append([["first"]])

@@ -378,6 +378,13 @@ def test_an_unknown_name_is_refused():
         feed(Metrics(lambda: {"x": "acuracy"}), PARTS)
 
 
+@pytest.mark.parametrize("given", [{"x": m.MeanIoU}, [m.MeanIoU], ["MeanIoU"]])
+def test_a_metric_that_needs_arguments_is_refused(given):
+    message = r"metric MeanIoU cannot be made without arguments \(.*num_classes'\): expected an obj"
+    with pytest.raises(ModelError, match=message):
+        feed(Metrics(lambda: given), PARTS)
+
+
 def test_crossentropy_is_told_by_shapes_as_accuracy_is():
     results = []
     for name in ("ce", "binary_crossentropy"):

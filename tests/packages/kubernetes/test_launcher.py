@@ -19,6 +19,7 @@ from elasticdl.packages.kubernetes.client import Api
 from elasticdl.packages.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.packages.kubernetes.launcher import KubernetesLauncher
 from elasticdl.packages.kubernetes.pods import Plan, owners
+from elasticdl.packages.kubernetes.retry import _CREATORS
 from elasticdl.packages.kubernetes.settle import settle
 from elasticdl.runtime.credentials.authority import Authority
 from elasticdl.runtime.credentials.job_authority import JobAuthority
@@ -170,6 +171,16 @@ def test_a_quota_is_waited_for_and_told(cluster, server):
     assert isinstance(waits, PendingProcess)
     assert waits.why == "exceeded quota: team"
     cluster.is_there(handle)
+
+
+def test_a_pod_that_no_thread_has_asked_for_yet_ends_while_others_wait_for_room(cluster, server):
+    server.faults.extend([(403, 'pods "a" is forbidden: exceeded quota: team')] * 1000)
+    for index in range(_CREATORS):
+        cluster.start(index=index)
+        assert isinstance(cluster.next(), PendingProcess)
+    last = cluster.start(index=_CREATORS)
+    cluster.launcher.stop(last, 1.0)
+    assert cluster.next() == Exited(last, ExitReason.KILLED, None)
 
 
 def test_a_pod_that_is_refused_has_failed(cluster, server):

@@ -129,6 +129,17 @@ def pod_spec_of(objects):
     return objects["Job", "test-edl"]["spec"]["template"]["spec"]
 
 
+def test_files_of_a_linked_folder_travel_too(make_config, tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "layers.py").write_text("import keras")
+    zoo = tmp_path / "zoo"
+    (zoo / "shared").symlink_to(tmp_path / "shared")
+    (zoo / "again").symlink_to(zoo)  # it has no end
+    model = by_kind(manifests(make_config()))["ConfigMap", "test-edl-model"]
+    assert model["data"]["shared.layers.py"] == "import keras"
+    assert not [key for key in model["data"] if key.startswith("again")]
+
+
 def test_paths_that_look_alike_keep_apart(make_config, tmp_path):
     (tmp_path / "zoo" / "mnist.model.py").write_text("other")
     settings = by_kind(manifests(make_config()))["ConfigMap", "test-edl"]["data"]

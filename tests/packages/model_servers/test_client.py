@@ -110,6 +110,17 @@ def test_a_server_that_is_away_or_lost_is_replaced_by_the_next_one():
                 assert answer.values[:, 0].tolist() == list(range(9))
 
 
+def test_a_server_that_is_gone_leaves_no_connection():
+    with served(Tens()) as a, served(Tens()) as b:
+        known = [a]
+        with contextlib.closing(ModelServers([Tower()], lambda: known, TOKEN, None)) as servers:
+            servers.forward([question(1)])
+            known[:] = [b]
+            servers._look()  # as when one does not answer
+            servers.forward([question(1)])
+            assert servers._channels.keys() == {b}
+
+
 def test_a_server_that_is_back_is_asked_again(monkeypatch):
     monkeypatch.setattr(client, "_LOOK_SECONDS", 0.0)
     one, other = Tens(), Tens()

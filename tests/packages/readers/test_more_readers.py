@@ -429,3 +429,13 @@ def test_null_of_a_column_of_lists_is_an_empty_list(database, monkeypatch):
 
     monkeypatch.setitem(base.ischema_names, "LISTS", Lists)
     assert numeric(database, "LISTS", ["[1, 2]", None, "[3]"]).tolist() == [[1, 2], [], [3]]
+
+
+def test_json_of_a_table_is_text():
+    pytest.importorskip("sqlalchemy", reason="this needs elasticdl-train[sql]")
+    with closing(sqlite3.connect("data.db")) as connection:
+        connection.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY, seen JSON)")
+        connection.execute("""INSERT INTO visits VALUES (1, '{"a": [1, null]}'), (2, NULL)""")
+        connection.commit()
+    (records,) = read_all(open_reader("sqlite:///data.db", "table=visits"))
+    assert list(records.columns["seen"]) == ['{"a": [1, null]}', ""]

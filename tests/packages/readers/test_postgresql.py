@@ -96,6 +96,41 @@ def test_ranges_of_keys_cover_all_rows_and_give_their_values(clicks):
     assert columns["site"].tolist() == expected
 
 
+def test_values_of_no_type_of_numpy_are_text_and_intervals_are_durations(place):
+    import sqlalchemy
+
+    kinds = "i INTERVAL, j JSON, b JSONB, a INET, n CIDR, t TIME, r INT4RANGE, c INTEGER[], d BYTEA"
+    values = (
+        """'1 day 00:00:01', '{"a": [1, "ö"]}', '[true]', '10.0.0.1', '10.0.0.0/8', '12:30:01', """
+        "'[1,5)', '{1,2}', 'x'"
+    )
+    engine = sqlalchemy.create_engine(place)
+    with engine.begin() as connection:
+        for words in (
+            f"CREATE TABLE odd (id BIGINT PRIMARY KEY, {kinds})",
+            f"INSERT INTO odd VALUES (1, {values})",
+            "INSERT INTO odd (id) VALUES (2)",
+        ):
+            connection.exec_driver_sql(words)
+    engine.dispose()
+    reader = open_reader(place, "table=odd")
+    (records,) = [one for shard in reader.shards() for one in reader.read(shard)]
+    found = {name: column[0] for name, column in records.columns.items() if name != "id"}
+    assert found == {
+        "i": np.timedelta64(86_401_000_000, "us"),
+        "j": '{"a": [1, "ö"]}',
+        "b": "[true]",
+        "a": "10.0.0.1",
+        "n": "10.0.0.0/8",
+        "t": "12:30:01",
+        "r": "[1,5)",
+        "c": [1, 2],
+        "d": b"x",
+    }
+    assert np.isnat(records.columns["i"][1])
+    assert [records.columns[name][1] for name in "jban"] == [""] * 4
+
+
 def test_a_part_of_a_range_is_read_by_another_reader(clicks):
     params = "table=clicks;columns=id;rows_per_shard=300"
     (_, second, *_) = open_reader(clicks, params).shards()

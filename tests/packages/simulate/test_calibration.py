@@ -1,10 +1,13 @@
 """Costs come from what the threads of a real job did between two moments."""
 
 import os
+import signal
+import subprocess
 
 import pytest
 
 from elasticdl.errors import JobFailedError
+from elasticdl.packages.simulate.calibrate import calibrate
 from elasticdl.packages.simulate.calibration import Reading, costs_of, speed_between, use_between
 from elasticdl.packages.simulate.cluster import Cluster
 from elasticdl.packages.simulate.pace import records_per_second
@@ -78,3 +81,33 @@ def test_threads_of_this_process_are_seen():
     assert own.seconds > 0
     assert busy_seconds() >= before
     assert threads_of(2**22 + 1) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_calibration_that_is_asked_to_end_ends_its_job(monkeypatch, number):
+    class PlayedJob:
+        """The command of a job; somebody asks the calibration to end while it starts."""
+
+        def __init__(self, *words, **others):
+            self.calls = []
+            jobs.append(self)
+            os.kill(os.getpid(), number)
+
+        def send_signal(self, number):
+            self.calls.append(number)
+
+        def wait(self, seconds):
+            self.calls.append("wait")
+
+        def poll(self):
+            return 0
+
+    jobs, before = [], signal.getsignal(number)
+    monkeypatch.setattr(subprocess, "Popen", PlayedJob)
+    signal.signal(number, signal.default_int_handler)  # of SIGTERM the calibration has its own
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            calibrate("a.forward", [])
+    finally:
+        signal.signal(number, before)
+    assert [job.calls for job in jobs] == [[signal.SIGTERM, "wait"]]

@@ -42,3 +42,19 @@ def test_a_job_that_could_not_begin_says_why_though_slurm_is_away(job_dir):
 
 def test_a_job_without_an_end_may_go_on_while_slurm_is_away(job_dir):
     assert SlurmSubmitter().find(str(job_dir)).end(0.0) is None
+
+
+def test_a_command_that_is_interrupted_leaves_no_task_in_the_queue(tmp_path, monkeypatch):
+    def submit(script, words):
+        raise KeyboardInterrupt
+
+    jobs, cancelled = iter([{"1"}, {"1", "2"}]), []
+    monkeypatch.setattr(commands, "own_tasks", dict)
+    monkeypatch.setattr(commands, "jobs_named", lambda name: next(jobs))
+    monkeypatch.setattr(commands, "submit", submit)
+    monkeypatch.setattr(commands, "cancel", cancelled.append)
+    words = {"model_def": "a.forward", "training_data": "/data", "launcher": "slurm"}
+    config = build_config("train", words | {"job_dir": str(tmp_path / "job")})
+    with pytest.raises(KeyboardInterrupt):
+        SlurmSubmitter().submit(config, is_tied=False)
+    assert cancelled == [{"2"}]

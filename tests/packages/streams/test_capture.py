@@ -1,6 +1,8 @@
 """Records of a source that is read once: captured exactly, wherever the reading is cut off."""
 
 import itertools
+import os
+import select
 import struct
 import threading
 
@@ -26,6 +28,8 @@ from elasticdl.packages.streams.capture.process import CaptureProcess
 from elasticdl.packages.streams.capture.reader import NAME, CapturedReader, CapturedStream
 from elasticdl.packages.streams.capture.settings import check_captured, is_captured_as_it_trains
 from elasticdl.packages.streams.capture.source import are_alike, as_source, join
+
+SECONDS = 30.0
 
 
 class CutOffError(Exception):
@@ -246,12 +250,43 @@ class TestCommandSource:
         with pytest.raises(DataError, match="exit code 3, after 1 records"):
             self.values("(echo one; exit 3) | cat")
 
+    @pytest.mark.parametrize("is_left", [True, False])
+    def test_a_command_that_prints_nothing_ends_with_all_that_it_has_started(self, is_left):
+        source = CommandSource("echo one; sleep 1000 | cat")
+        records = source.read()
+        assert next(records) == [b"one"]
+        if is_left:
+            records.close()
+            return
+        source.end()
+        with pytest.raises(DataError, match="exit code -9"):
+            next(records)
+
     def test_what_a_command_was_writing_when_it_was_killed_is_no_record(self):
         source = CommandSource("echo one; printf tw; kill -9 $$")
         records = source.read()
         assert next(records) == [b"one"]
         with pytest.raises(DataError, match="exit code -9, after 1 records"):
             next(records)
+
+
+def test_a_command_that_prints_nothing_ends_with_the_capture(tmp_path):
+    fifo = tmp_path / "alive"  # the command, and what it has started, can write there
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    command = f"exec 9> {fifo}; echo here >&9; sleep 1000 | cat"
+    config = config_of({"reader_command": command}, distribution_strategy="ParameterServerStrategy")
+    cluster = config.cluster.model_copy(update={"job_dir": tmp_path / "job"})
+    process = CaptureProcess(config.model_copy(update={"cluster": cluster}))
+    try:
+        while not select.select([reader], [], [], 0.05)[0]:
+            process.keep_running()
+        assert os.read(reader, 10) == b"here\n"
+    finally:
+        process.close()
+    assert select.select([reader], [], [], SECONDS)[0]
+    assert os.read(reader, 10) == b""  # nobody can
+    os.close(reader)
 
 
 def test_what_is_no_source_is_told():

@@ -1,5 +1,6 @@
 """What commands say of a job that ends while it is asked something, or that lacks a log."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -89,3 +90,13 @@ def test_a_log_that_was_asked_for_and_cannot_be_read_is_an_error(monkeypatch, ca
     monkeypatch.setattr(choose, "find", lambda name: PendingWorkerJob(ends=True))
     assert run_command(["logs", "clicks", "worker-0", "ps-0", *flags]) == 1
     assert "error: worker 0 has not begun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["status"], ["logs", "-f"], ["stop"], ["attach"], ["events"]])
+def test_a_job_of_another_user_is_refused_in_words(monkeypatch, capsys, words):
+    def find(name):
+        raise PermissionError(errno.EACCES, "Permission denied", f"{name}/job.json")
+
+    monkeypatch.setattr(choose, "find", find)
+    assert run_command([*words, "/home/ann/jobs/a"]) == 1
+    assert capsys.readouterr().err == "error: /home/ann/jobs/a/job.json: Permission denied\n"

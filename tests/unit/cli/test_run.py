@@ -9,7 +9,8 @@ import pytest
 
 from elasticdl.cli.flags import build_config
 from elasticdl.cli.run import ends_in_order, run
-from elasticdl.errors import ElasticdlError
+from elasticdl.cli.stay import Stay
+from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.launchers.process.folder import prepare
 
 
@@ -33,6 +34,13 @@ def test_a_job_in_this_process_goes_on_when_its_terminal_is_closed_if_nohup_bega
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert after(signal.SIGHUP) is None
     assert signal.signal(signal.SIGHUP, before) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize("stay", [Stay.WAIT, Stay.DETACH])
+def test_a_job_that_is_its_command_cannot_go_on_without_it(stay):
+    config = build_config("train", {"model_def": "nowhere.forward", "training_data": "d.csv"})
+    with pytest.raises(ConfigError, match=f"--{stay}: a job with --distribution_strategy=Local is"):
+        run(config, stay)
 
 
 @pytest.mark.parametrize(("is_there", "said"), [(True, "finished"), (False, "failed")])

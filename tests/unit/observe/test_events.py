@@ -50,6 +50,22 @@ def test_line_that_is_being_written_is_left_out(tmp_path):
     assert [event["event"] for event in said(tmp_path)] == ["resumed"]
 
 
+@pytest.mark.parametrize("torn", [b'{"time": 3.0, "ro', b"\0" * 100_000])
+@pytest.mark.parametrize("num_whole", [0, 1])
+def test_a_line_that_a_lost_machine_has_torn_is_cut_off(tmp_path, torn, num_whole):
+    path = tmp_path / "events" / "master-0.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(b'{"time": 1.0, "event": "phase"}\n' * num_whole + torn)
+    tail = EventTail(tmp_path, since=0.0)
+    before = tail.events()
+    log = EventLog(tmp_path, Role.MASTER, 0, clock=lambda: 4.0)
+    log.write(PhaseBegan("training"))
+    log.close()
+    times = [1.0] * num_whole + [4.0, 4.0]
+    assert [event["time"] for event in read_events(tmp_path)] == times
+    assert [event["time"] for event in before + tail.events()] == times
+
+
 def test_foreign_line_is_named(tmp_path):
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "worker-0.jsonl").write_text('{"time": 1.0, "event": "x"}\nhello\n')

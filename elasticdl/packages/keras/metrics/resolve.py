@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 
@@ -122,7 +123,7 @@ def make(chosen: Chosen, outputs: Outputs | None, tell: Tell) -> Metric:
     if isinstance(metric, str):
         return KerasMetric(name, _of_name(metric, name, outputs, chosen.output))
     if isinstance(metric, type) and issubclass(metric, keras.metrics.Metric):
-        metric = metric()
+        metric = _made(metric, metric.__name__)
     metric = as_keras(metric, f"metric {name}", tell)
     if isinstance(metric, keras.metrics.Metric):
         return KerasMetric(name, metric)
@@ -179,11 +180,26 @@ def _name(metric: object) -> str:
     if isinstance(metric, str):
         return metric
     if isinstance(metric, type):
-        metric = metric()
+        metric = _made(metric, metric.__name__)
     name = getattr(metric, "name", None) or getattr(metric, "__name__", type(metric).__name__)
     kind = re.escape(to_snake_case(type(metric).__name__))
     counted = re.fullmatch(rf"({kind})_\d+", str(name))
     return counted[1] if counted else str(name)
+
+
+def _made(make: Callable[[], Any], what: str) -> Any:
+    """Make a metric of a class or a name.
+
+    Raises:
+        ModelError: Its class needs arguments.
+    """
+    try:
+        return make()
+    except TypeError as error:
+        raise ModelError(
+            f"the metric {what} cannot be made without arguments ({error}): expected an object of "
+            f"its class, such as {what}(...)"
+        ) from error
 
 
 def _with_different_names(chosen: list[Chosen]) -> list[Chosen]:
@@ -205,7 +221,7 @@ def _of_name(
     kind = identifier.lower()
     if kind not in (*_ACCURACY, *_CROSSENTROPY):
         try:
-            return get_metric(identifier, None, None)
+            return _made(lambda: get_metric(identifier, None, None), identifier)
         except ValueError as error:
             raise ModelError(
                 f"metric {name!r} is {identifier!r}, which Keras does not know"

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from elasticdl.config import JobConfig
 from elasticdl.data.custom import call_custom_reader
@@ -34,15 +34,17 @@ def main() -> None:
     folder = folder_of(config)
     with open(folder / "lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until one that was left behind has ended
+        source = None
         try:
             most = _MOST_BYTES_AHEAD if is_captured_as_it_trains(config) else None
+            source = _source(config)
             capture = Capture(
-                folder, _source(config), most, failed=lambda error: _end(folder, error)
+                folder, source, most, failed=lambda error: _end(folder, source, error)
             )
-            threading.Thread(target=_listen, args=(control, capture), daemon=True).start()
+            threading.Thread(target=_listen, args=(control, capture, source), daemon=True).start()
             capture.run()
         except Exception as error:
-            _end(folder, error)
+            _end(folder, source, error)
 
 
 def _source(config: JobConfig) -> CapturedSource:
@@ -58,16 +60,22 @@ def _source(config: JobConfig) -> CapturedSource:
     return as_source(call_custom_reader(spec.custom_data_reader, config.data.training_data, params))
 
 
-def _listen(control: IO[bytes], capture: Capture) -> None:
+def _listen(control: IO[bytes], capture: Capture, source: CapturedSource) -> None:
     """Note how far the job is; end this process when no process can tell it any more."""
     for line in control:
         capture.trained(int(line))
     # The standard input has ended, so the process that started this one is gone. The source may
     # block for ever, so nothing is closed in order.
+    _exit(source)
+
+
+def _exit(source: CapturedSource | None) -> NoReturn:
+    if isinstance(source, CommandSource):
+        source.end()
     os._exit(1)
 
 
-def _end(folder: Path, error: Exception) -> None:
+def _end(folder: Path, source: CapturedSource | None, error: Exception) -> None:
     """End this process; leave the reason in the file that the starting process reads."""
     traceback.print_exception(error)
     is_certain = isinstance(error, ModelError | ConfigError) or (
@@ -78,7 +86,7 @@ def _end(folder: Path, error: Exception) -> None:
         (folder / FAILURE_FILE).write_text((CERTAIN if is_certain else "") + words)
     sys.stderr.flush()
     # The main thread may block in the source, so the process ends without it.
-    os._exit(1)
+    _exit(source)
 
 
 def _described(error: Exception) -> str:

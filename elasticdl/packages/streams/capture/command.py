@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import shutil
+import signal
 import struct
 import subprocess
 import zlib
@@ -38,6 +41,7 @@ class CommandSource:
         }[framing]
         self._is_framed = framing == "framed"
         self._num_records = self._check = 0
+        self._process: subprocess.Popen[bytes] | None = None
 
     def state(self) -> dict[str, int]:
         """Return how many records were read, and their check sum."""
@@ -60,11 +64,20 @@ class CommandSource:
         # Without pipefail, a failure in the middle of a pipeline would look like the end of the
         # data.
         words = [bash, "-o", "pipefail", "-c", self._command]
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0
+        ) as process:
+            self._process = process
             try:
                 yield from self._new(self._records(process))
             finally:
-                process.kill()  # an error does not wait for a command that has no end
+                self.end()
+
+    def end(self) -> None:
+        """End the command, if it runs, and what it has started: it may print nothing for long."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _new(self, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
         """Yield the records behind those that were read before."""

@@ -22,6 +22,7 @@ CERTAIN = "certain: "
 """The prefix of the reason if another attempt would fail in the same way."""
 _MOST_ENDS = 4  # of processes one after the other that have captured nothing
 _PAUSE_SECONDS = 0.25  # and as much more each time
+_END_SECONDS = 5.0  # that a process gets to end what it has started
 _LOOK_SECONDS = 0.05
 
 
@@ -69,11 +70,13 @@ class CaptureProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        # The process keeps nothing that is not on the disk, so it may be killed at any time.
-        process.kill()
-        if process.stdin is not None:
+        if process.stdin is not None:  # at its end the process ends what it has started, and itself
             with contextlib.suppress(OSError):
                 process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+        # The process keeps nothing that is not on the disk, so it may be killed at any time.
+        process.kill()
         process.wait()
 
     def _start(self) -> None:
