@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.clusters.kubernetes.binaries import binary
 
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
 _LOOK_SECONDS = 0.02
 
 

@@ -18,6 +18,8 @@ from elasticdl.state.open import check_state, open_state, state_file
 
 pytestmark = pytest.mark.etcd
 
+LEASE_SECONDS = 5  # a master that is alive may be held for some of them
+
 
 class Job:
     """A prefix of its own in a server."""
@@ -26,13 +28,13 @@ class Job:
         self.server = server
         self.prefix = f"jobs/{uuid.uuid4().hex}"
 
-    def open(self, lease_seconds=2):
+    def open(self, lease_seconds=LEASE_SECONDS):
         from elasticdl.packages.etcd.journal import EtcdState
 
         return EtcdState([self.server.endpoint], self.prefix, lease_seconds)
 
     @contextlib.contextmanager
-    def start(self, code, lease_seconds=2):
+    def start(self, code, lease_seconds=LEASE_SECONDS):
         """Run code in another process, with `state` open; it is gone when the context ends."""
         lines = (
             "import sys",
