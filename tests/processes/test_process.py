@@ -239,7 +239,7 @@ class Last:
 last = Last()
 def ends_late():
     begun.set()
-    threading.Event().wait(0.2)
+    threading.Event().wait(0.05)
     print("done")
 def goes_on():
     begun.set()
