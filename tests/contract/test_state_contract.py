@@ -177,7 +177,7 @@ def test_what_json_cannot_hold_is_refused(opened):
 def test_second_master_is_refused(place):
     first = place.open()
     with started(place, "") as second:
-        _, problem = second.communicate(timeout=60)
+        _, problem = second.communicate(timeout=200)
     first.close()
     assert second.returncode != 0
     assert "another master has it open" in problem

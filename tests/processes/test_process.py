@@ -219,7 +219,7 @@ print("said")
 ThreadPoolExecutor(1).submit(threading.Event().wait)
 end_now(3)
 """
-    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (3, "said\n")
 
 
@@ -253,5 +253,5 @@ def main():
 ending.run(main)
 """
     words = [sys.executable, "-c", body, thread]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (3, printed, "")

@@ -87,7 +87,7 @@ def test_master_that_slept_past_its_lease_is_fenced(job):
         newer = job.open()  # waits until the lease has ended
         newer.append([["second"]])
         os.kill(older.pid, signal.SIGCONT)
-        _, problem = older.communicate("go on\n", timeout=60)
+        _, problem = older.communicate("go on\n", timeout=200)
     assert older.returncode != 0
     assert "TakenOverError" in problem
     assert "another master" in problem.splitlines()[-1]
@@ -137,7 +137,7 @@ def test_lease_is_kept_alive(job):
     with job.start("sys.stdin.readline()\nstate.append([['still here']])") as older:
         with pytest.raises(StateError, match="which is alive"):
             job.open()
-        older.communicate("go on\n", timeout=60)
+        older.communicate("go on\n", timeout=200)
         assert older.returncode == 0
 
 
