@@ -120,7 +120,7 @@ def test_tasks_are_requeued_killed_and_moved_and_each_record_counts_once(tmp_pat
 
 def test_a_job_outlives_the_time_limit_of_all_its_tasks(tmp_path, slurm):
     # Two minutes: a minute before its end each task is asked to hand over, the master's too.
-    with SlurmJob(tmp_path, slurm, 600_000, slurm_time_limit="2") as job:
+    with SlurmJob(tmp_path, slurm, 600_000, pace=0.02, slurm_time_limit="2") as job:
         job.until_trained(1_000, also=lambda: len(job.tasks("worker")) == 3)
         first = job.roster.running()
         job.until_times("resumed", 1)
