@@ -56,7 +56,7 @@ class Commands:
             [sys.executable, "-c", program, *map(str, words)],
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=550,
             cwd=self.folder,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -72,7 +72,7 @@ class Commands:
             [sys.executable, "-c", SCORE, str(self.folder / "export"), json.dumps(columns)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 
 def test_learns(commands, strategy, load_zoo):
@@ -30,7 +30,7 @@ def test_learns(commands, strategy, load_zoo):
     assert summary["metrics"]["auc"] > 0.75
 
 
-@pytest.mark.timeout(600)  # five trainings, each with TensorFlow to load
+@pytest.mark.timeout(1200)  # five trainings, each with TensorFlow to load
 def test_a_file_sorted_by_its_label_trains_like_a_shuffled_one(commands, load_zoo):
     adult = commands("adult.model.forward")
     prepare = load_zoo("adult.prepare")
@@ -52,7 +52,7 @@ def test_a_file_sorted_by_its_label_trains_like_a_shuffled_one(commands, load_zo
         flags |= {"test": test, "minibatch_size": 64, "num_epochs": 2, "seed": seed}
         flags["data_reader_params"] = "skip_header=true"
         words = [sys.executable, str(script), *(f"--{k}={v}" for k, v in flags.items())]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])["auc"]
 

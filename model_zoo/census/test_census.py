@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 
 def generate(folder, load_zoo):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 NUM_IMAGES = 60  # of each of three classes
 

@@ -12,7 +12,7 @@ from elasticdl.model_spec import load_model_spec
 
 ZOO = Path(__file__).parents[1]
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_local_job_learns_the_tastes(spec, tmp_path):
         f"--summary={tmp_path / 'summary.json'}",
     ]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
 
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())

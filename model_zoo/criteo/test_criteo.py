@@ -13,7 +13,7 @@ from elasticdl.model_spec import load_model_spec
 
 ZOO = Path(__file__).parents[1]
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

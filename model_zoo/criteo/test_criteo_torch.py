@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test
 
 ZOO = Path(__file__).parents[1]
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_trains_in_a_job_with_ps_replicas(spec, tmp_path):
         f"--job_dir={tmp_path / 'job'}",
     ]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
 
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 ZOO = Path(__file__).parents[1]
 SERVE = """
@@ -117,7 +117,7 @@ def run_script(folder, *words):
         env=os.environ | blocked,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("aiohttp")
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 SCORE = """
 import sys

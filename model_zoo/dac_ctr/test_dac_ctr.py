@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 MODELS = (
     pytest.param("wide_deep", marks=pytest.mark.long),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 
 def test_learns_what_of_a_history_speaks_for_an_item(commands, strategy, load_zoo):

@@ -15,7 +15,7 @@ from elasticdl.model_spec import load_model_spec
 ZOO = Path(__file__).parents[1]
 NUM_FLIGHTS = 20_000
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_learns_in_a_local_job(columns, tmp_path):
         f"--summary={tmp_path / 'summary.json'}",
     ]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
 
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -1,6 +1,6 @@
 import pytest
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 FLAGS = ("--minibatch_size=10", "--num_epochs=15")
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 
 def test_trains_and_exports_seven_billion_buckets(commands, strategy, load_zoo):

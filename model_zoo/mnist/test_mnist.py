@@ -18,7 +18,7 @@ NUM_DIGITS = 640
 
 pytestmark = [
     pytest.mark.keras,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # Keras warns of a dict given to a model of one input, and finds the input by its name.
     pytest.mark.filterwarnings(r"ignore:[\s\S]*The structure of `inputs`:UserWarning"),
 ]
@@ -116,7 +116,7 @@ def train_and_check(digits, tmp_path, model_def, flags=()):
         *flags,
     ]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
 
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset  # noqa: E402  # after the skip
 ZOO = Path(__file__).parents[1]
 NUM_DIGITS = 640
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_trains_in_a_local_job(spec, digits, tmp_path):
         f"--summary={tmp_path / 'summary.json'}",
     ]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
 
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())

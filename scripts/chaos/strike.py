@@ -35,7 +35,7 @@ from .job import NUM_WORKERS, processes
 from .watch import EventTail, Moment, log_path
 
 _FIRST_BY_HAND = 1000  # index of the first worker that no launcher has started
-_SECONDS = 30.0  # for anything to happen
+_SECONDS = 120.0  # for anything to happen, on a busy machine
 _LOOK_SECONDS = 0.002
 _OTHERS_BEGIN_SECONDS = 0.5  # to go on with what the lost one held
 T = TypeVar("T")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import subprocess
 import time
@@ -9,8 +11,10 @@ from pathlib import Path
 
 from tests.clusters.kubernetes.binaries import binary
 
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
 _LOOK_SECONDS = 0.02
+_FIRST_PORT = 10_000
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class EtcdServer:
@@ -96,9 +100,19 @@ class EtcdServer:
 
 
 def free_ports(*hosts: str) -> list[int]:
-    """Return a port for each host that nobody listens at now."""
-    sockets = [socket.create_server((host, 0)) for host in hosts]
-    ports: list[int] = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
+    """Return a port for each host that nobody listens at now.
+
+    The system gives none of them to a connection, nor to whoever takes any port. So they are still
+    free when a server begins, or begins again.
+    """
+    first_given = int(_PORT_RANGE.read_text().split()[0])
+    chance, ports = random.SystemRandom(), list[int]()
+    for host in hosts:
+        while True:
+            port = chance.randrange(_FIRST_PORT, first_given)
+            with contextlib.suppress(OSError):
+                socket.create_server((host, port)).close()
+                if port not in ports:
+                    ports.append(port)
+                    break
     return ports

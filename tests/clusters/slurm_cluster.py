@@ -9,12 +9,12 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.clusters.etcd import free_ports
 
-_READY_SECONDS = 30.0
+_READY_SECONDS = 180.0  # a limit: on a busy machine Slurm is slow to begin, and to clear up
 _LOOK_SECONDS = 0.1
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
@@ -119,7 +119,7 @@ class SlurmCluster:
     def run(self, *words: str) -> str:
         """Return what one of Slurm's commands says; "" if it fails."""
         done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, timeout=30
+            words, env=self.environment, capture_output=True, text=True, timeout=_READY_SECONDS
         )
         return done.stdout
 
@@ -132,9 +132,31 @@ class SlurmCluster:
 
         self._wait_for(are_gone)
 
+    def until_no_task(self) -> None:
+        """Wait until no task runs or waits; Slurm hears of an end after the process has ended."""
+        self._wait_for(lambda: not self.run("squeue", "-h", "-t", "PD,R"))
+
     def start_node(self, node: str) -> None:
         """Start the daemon of a node."""
         self._start(node, "slurmd", "-D", "-N", node)
+
+    @contextlib.contextmanager
+    def drained(self, node: str) -> Iterator[None]:
+        """Have no new task begin on a node within the block."""
+        self.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+        try:
+            yield
+        finally:
+            self.run("scontrol", "update", f"nodename={node}", "state=resume")
+
+    @contextlib.contextmanager
+    def without(self, node: str) -> Iterator[None]:
+        """Lose a node for the time of the block."""
+        self.lose_node(node)
+        try:
+            yield
+        finally:
+            self.start_node(node)
 
     def lose_node(self, node: str) -> None:
         """Kill the daemon of a node, and all that runs there."""

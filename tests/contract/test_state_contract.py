@@ -47,7 +47,7 @@ class Sqlite:
 class Etcd:
     code = (
         "from elasticdl.packages.etcd.journal import EtcdState\n"
-        "state = EtcdState([sys.argv[1]], sys.argv[2], lease_seconds=2)\n"
+        "state = EtcdState([sys.argv[1]], sys.argv[2], lease_seconds=5)\n"
     )
 
     def __init__(self, server):
@@ -58,7 +58,7 @@ class Etcd:
     def open(self):
         from elasticdl.packages.etcd.journal import EtcdState
 
-        return EtcdState([self.server.endpoint], self.prefix, lease_seconds=2)
+        return EtcdState([self.server.endpoint], self.prefix, lease_seconds=5)
 
 
 KINDS = ["memory", "sqlite", pytest.param("etcd", marks=pytest.mark.etcd)]
@@ -177,7 +177,7 @@ def test_what_json_cannot_hold_is_refused(opened):
 def test_second_master_is_refused(place):
     first = place.open()
     with started(place, "") as second:
-        _, problem = second.communicate(timeout=60)
+        _, problem = second.communicate(timeout=200)
     first.close()
     assert second.returncode != 0
     assert "another master has it open" in problem

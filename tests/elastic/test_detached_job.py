@@ -25,6 +25,7 @@ RECORDS = 2_000
 # Each worker waits at a minibatch until the gate is open: somebody writes to the fifo.
 GATE = """
 
+import os
 import threading
 
 _feed_at_once, _calls = feed, []
@@ -34,6 +35,7 @@ def feed(records, mode, metadata):
     if threading.current_thread().name != "data check":  # the look before the first record
         _calls.append(mode)
     if len(_calls) > 5:
+        open(__file__.replace("model.py", f"waits-{os.getpid()}"), "w").close()
         open(__file__.replace("model.py", "gate")).close()
     return _feed_at_once(records, mode, metadata)
 """
@@ -109,12 +111,21 @@ class Job:
         return json.loads(out)
 
     def status_when(self, is_so):
-        """Ask for the status until something is so."""
+        """Ask for the status until something is so; the master may not listen yet."""
+        deadline = time.monotonic() + SECONDS
         while True:
-            status = self.status()
+            code, out, err = self.command("status", "--json")
+            assert code == 0 or time.monotonic() < deadline, err
+            if code != 0:
+                continue
+            status = json.loads(out)
             if is_so(status):
                 return status
             assert status["status"] not in ("finished", "failed", "stopped"), status["message"]
+
+    def num_waiting(self):
+        """Return how many workers have come to the gate."""
+        return len(list(self.gate.parent.glob("waits-*")))
 
     def stop(self, *words):
         """Run `elasticdl stop`; the worker may finish the minibatch that it waits at."""
@@ -194,6 +205,11 @@ def is_training(status):
     return any(member["tasks_done"] for member in status["members"])
 
 
+def have_all_come(status):
+    """Return whether the processes of a job that has begun, or goes on, have registered."""
+    return {m["role"] for m in status["members"] if m["state"] == "alive"} == {"worker", "ps"}
+
+
 def test_a_job_goes_on_without_its_viewers_and_is_shown_to_its_end(job):
     viewer = job.start("--wait")
     line = next(line for line in viewer.stdout if "is here" in line)
@@ -267,6 +283,7 @@ def assert_no_orphan_is_left_when_the_root_is_killed(job):
     job.detach()
     viewer = job.popen("attach", job.job_dir)
     assert next(line for line in viewer.stdout if "running" in line)
+    job.status_when(have_all_come)  # the master says that the job runs before they have started
     processes = job.processes()
     assert set(processes) == {"process", "master", "worker", "ps"}
     os.kill(job.root_pid(), signal.SIGKILL)
@@ -327,7 +344,9 @@ def test_workers_come_and_go_and_logs_and_events_are_followed_to_the_end(job):
     assert next(line for line in events.stdout if '"registered"' in line)
     code, out, _ = job.command("scale", "--workers=3")
     assert (code, out) == (0, "job goes on with 3 workers\n")
-    grown = job.status_when(lambda status: status["num_workers"] == 3)
+    grown = job.status_when(
+        lambda status: status["num_workers"] == 3 and job.num_waiting() == 3  # at the gate
+    )
     states = {(m["role"], m["index"]): m["state"] for m in grown["members"]}
     assert states == {
         (role, n): "alive" for role, n in [("ps", 0), *(("worker", n) for n in range(3))]

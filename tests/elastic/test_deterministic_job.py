@@ -37,7 +37,7 @@ def test_workers_killed_at_any_point_change_no_update(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_workers_that_are_asked_to_end_and_added_change_no_update(tmp_path):
-    with VisitsJob(tmp_path, num_records=12_000, seconds=0.05, **FLAGS) as job:
+    with VisitsJob(tmp_path, num_records=12_000, seconds=0.15, **FLAGS) as job:
         job.until_trained(2_000)
         job.send("worker", number=signal.SIGTERM)
         job.until_trained(5_000)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4
 FACTS_BETWEEN = 40
 
-pytestmark = [pytest.mark.etcd, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.etcd, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @contextlib.contextmanager

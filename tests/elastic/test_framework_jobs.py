@@ -12,7 +12,7 @@ import pytest
 from tests.elastic.framework_jobs import JOBS
 from tests.elastic.running_job import RunningJob
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 VALIDATION = "--validation_data=validation.recordio"
 LONG = pytest.mark.long

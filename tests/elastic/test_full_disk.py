@@ -11,7 +11,7 @@ import pytest
 from elasticdl._core import RecordWriter
 from tests.elastic.running_job import LOOK_SECONDS, RunningJob, elasticdl
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(300)
 
 COUNTING = Path(__file__).resolve().parents[2] / "model_zoo" / "counting" / "model.py"
 NUM_RECORDS, POISON = 200, 105

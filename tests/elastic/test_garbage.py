@@ -46,7 +46,9 @@ def throw(rng, port):
 
 
 def test_garbage_at_every_port_harms_nothing(tmp_path):
-    with CountingJob(tmp_path, seed=5) as job:
+    hurry = tmp_path / "hurry"
+    tempo = {"model_def": "counting.staged.forward", "model_params": f"seconds=0.05;hurry={hurry}"}
+    with CountingJob(tmp_path, seed=5, **tempo) as job:  # it lasts until all is thrown
         pictures = job.statuses()
         next(status for status in pictures if status.records_done > 0)
         targets = listeners([*job.processes("master"), *job.processes("ps")])
@@ -60,6 +62,7 @@ def test_garbage_at_every_port_harms_nothing(tmp_path):
         for process, _ in targets:
             assert process.is_running()
             assert process.memory_info().rss < before[process.pid] + MAX_GROWTH_BYTES
+        hurry.touch()
         summary = job.finish()
     job.check_counts(summary)
     for log in (job.job_dir / "logs").glob("ps-*.log"):

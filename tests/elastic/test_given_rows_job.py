@@ -7,7 +7,7 @@ import pytest
 from elasticdl._core import RecordWriter
 from tests.elastic.running_job import RunningJob, elasticdl
 
-pytestmark = [pytest.mark.keras, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.keras, pytest.mark.long, pytest.mark.timeout(400)]
 
 NUM_IDS, NUM_RECORDS = 500, 60_000
 

@@ -56,7 +56,7 @@ FAULTS = [
 @pytest.mark.timeout(400)
 def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_path):
     with hybrid_job(
-        tmp_path, num_records=32_000, seconds=0.1, faults=FAULTS, max_relaunches=20
+        tmp_path, num_records=32_000, seconds=0.2, faults=FAULTS, max_relaunches=20
     ) as job:
         job.strike_at_each_place()
         summary = job.finish()
@@ -69,7 +69,7 @@ def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_pat
 def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path):
     """And a worker, between the halves."""
     flags = {"recovery_seconds": 0.3, "faults": [("before rows", 5)]}
-    with hybrid_job(tmp_path, num_records=12_000, seconds=0.1, **flags) as job:
+    with hybrid_job(tmp_path, num_records=12_000, seconds=0.2, **flags) as job:
         job.until_trained(1_000, also=job.has_checkpoint)
         (job.zoo / "due-0").touch()
         job.until_event("lost")
@@ -88,7 +88,7 @@ def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path):
 @pytest.mark.timeout(400)
 def test_rows_move_to_other_numbers_of_ps_replicas(tmp_path):
     flags = {"max_staleness": 2, "recovery_seconds": 900}
-    with hybrid_job(tmp_path, num_records=32_000, seconds=0.1, **flags) as job:
+    with hybrid_job(tmp_path, num_records=32_000, seconds=0.2, **flags) as job:
         job.until_trained(1_000)
         for count, struck in ((3, "ps"), (1, "worker"), (2, "ps")):
             with job.master() as master:
@@ -107,7 +107,7 @@ def test_tables_begin_with_pretrained_rows_also_after_a_kill(tmp_path):
     pretrained = tmp_path / "rows.npz"
     np.savez(pretrained, keys=keys, rows=1000 + keys[:, None].astype(np.float32))
     flags = {"pretrained_rows": f"rows={pretrained}", "recovery_seconds": 0}
-    with hybrid_job(tmp_path, num_records=9_000, seconds=0.02, **flags) as job:
+    with hybrid_job(tmp_path, num_records=9_000, seconds=0.1, **flags) as job:
         job.until_trained(2_000)
         job.send("ps", 1)
         (recovery,) = job.finish()["recoveries"]
@@ -121,7 +121,7 @@ def test_tables_begin_with_pretrained_rows_also_after_a_kill(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_master_is_killed_and_then_a_worker_and_a_ps_replica(tmp_path):
-    with hybrid_job(tmp_path, num_records=12_000, seconds=0.02, recovery_seconds=0.3) as job:
+    with hybrid_job(tmp_path, num_records=12_000, seconds=0.1, recovery_seconds=0.3) as job:
         job.until_trained(2_000)
         for role in ("master", "worker", "ps"):
             job.send(role)
@@ -139,7 +139,7 @@ def test_checkpoints_behind_a_url_are_restored_and_begun_from(tmp_path, webhdfs)
     settings = {"checkpoint_dir": checkpoints, "checkpoint_steps": 40, "keep_checkpoint_max": 2}
     # Nothing else is kept, so what is restored comes from there.
     with hybrid_job(
-        tmp_path / "first", num_records=9_000, seconds=0.02, recovery_seconds=0, **settings
+        tmp_path / "first", num_records=9_000, seconds=0.1, recovery_seconds=0, **settings
     ) as job:
         job.until_trained(2_000, also=lambda: versions(there))
         for worker in job.processes("worker"):
@@ -186,7 +186,7 @@ def test_a_job_goes_on_from_a_checkpoint_of_ps_replicas(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_ps_replica_and_a_worker_that_are_asked_to_end_hand_over(tmp_path):
-    with hybrid_job(tmp_path, num_records=12_000, seconds=0.02) as job:
+    with hybrid_job(tmp_path, num_records=12_000, seconds=0.1) as job:
         job.until_trained(2_000)
         for role in ("ps", "worker"):
             job.send(role, number=signal.SIGTERM)

@@ -88,7 +88,7 @@ def train(folder, model, **flags):
         num_ps_pods=2,
         minibatch_size=16,
         num_epochs=1,
-        recovery_seconds=1,
+        recovery_seconds=0.3,
         checkpoint_dir=folder / "checkpoints",
         job_dir=folder / "job",
         summary=folder / "summary.json",

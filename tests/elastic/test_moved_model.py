@@ -21,7 +21,7 @@ class SlowJob(CountingJob):
     def __init__(self, folder, seed, **flags):
         self._hurry = folder / "hurry"
         tempo = {"model_def": "counting.staged.forward", "minibatch_size": 64}
-        tempo |= {"model_params": f"seconds=0.08;hurry={self._hurry}"}
+        tempo |= {"model_params": f"seconds=0.2;hurry={self._hurry}"}
         super().__init__(folder, seed, num_minibatches_per_task=6, **tempo, **flags)
 
     def hurry(self):
@@ -73,7 +73,7 @@ def test_each_record_counts_once_whoever_is_killed_in_a_move(tmp_path):
     assert [event["replicas"] for event in job.events("ps moved")] == [n for n, _ in MOVES]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_job_whose_model_does_not_move_is_told_the_flag(tmp_path):
     with SlowJob(tmp_path, seed=7, recovery_seconds=0) as job:
         job.until_trained(100)
@@ -83,11 +83,12 @@ def test_a_job_whose_model_does_not_move_is_told_the_flag(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_full_replica_is_relieved_by_itself(tmp_path):
     # The rows of one replica take more than half of this, and with two of them less.
     with SlowJob(tmp_path, seed=7, num_ps_pods=1, ps_autoscale=3, ps_memory_limit=LIMIT) as job:
         moved(job, 2)
+        job.hurry()
         summary = job.finish()
     job.check_counts(summary)
     assert [event["replicas"] for event in job.events("ps moved")] == [2]
@@ -95,6 +96,7 @@ def test_a_full_replica_is_relieved_by_itself(tmp_path):
 
 LIVING = """
 import time
+from pathlib import Path
 
 import numpy as np
 from elasticdl import (
@@ -130,7 +132,8 @@ def forward():
 
 
 def gradients(dense, rows, features, labels):
-    time.sleep(0.005)
+    if not Path(__file__).with_name("hurry").exists():
+        time.sleep(0.03)  # the tempo of the job: it lasts until its model has moved
     of_dense = {name: 0.1 * value - rows[0].mean() for name, value in dense.items()}
     return 0.0, [0.1 * of_table - 0.01 for of_table in rows], of_dense
 
@@ -162,6 +165,10 @@ class DecayingJob(RunningJob):
         env = {**os.environ, "PYTHONPATH": str(counting.ROOT / "model_zoo")}
         super().__init__(folder, counting.train_command(*places, **flags), env=env)
 
+    def hurry(self):
+        """Let the job go to its end as fast as it can."""
+        (self.folder / "zoo" / "hurry").touch()
+
     def trained(self):
         """Return what was exported: arrays as bytes, and the names of keys."""
         found = {}
@@ -180,11 +187,13 @@ class DecayingJob(RunningJob):
 @pytest.mark.timeout(300)
 def test_a_job_whose_model_moves_has_the_bits_of_one_whose_model_stays(tmp_path):
     with DecayingJob(tmp_path / "stays") as stays:
+        stays.hurry()
         stays.finish()
     with DecayingJob(tmp_path / "moves") as moves:
         for count in (3, 1):
             moves.until_trained(4_000)
             run(elasticdl("scale", moves.job_dir, ps=count))
             moved(moves, count)
+        moves.hurry()
         moves.finish()
     assert moves.trained() == stays.trained()

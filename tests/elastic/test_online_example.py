@@ -59,11 +59,13 @@ def test_what_is_served_follows_the_clicks_and_each_is_trained_once(tmp_path):
 def test_nothing_is_left_when_it_is_interrupted(tmp_path):
     words = online(tmp_path / "online", rate=500, hour=8)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        for line in process.stdout:
-            if b"trains on the same clicks" in line:
-                break
-        assert len(left_over(tmp_path)) >= 3  # the broker, a job, a server
-        process.send_signal(signal.SIGINT)
+        try:
+            for line in process.stdout:
+                if b"trains on the same clicks" in line:
+                    break
+            assert len(left_over(tmp_path)) >= 3  # the broker, a job, a server
+        finally:
+            process.send_signal(signal.SIGINT)
         process.stdout.read()
     assert process.returncode == 1
     assert left_over(tmp_path) == []

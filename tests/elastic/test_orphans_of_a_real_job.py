@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def job(tmp_path):
-    """A job that would train for hours; entered once it trains."""
+    """A job that would train for hours; entered once all of its processes take part."""
     with RecordWriter(str(tmp_path / "data.recordio")) as writer:
         for number in range(2_000):
             writer.write(str(number % 50).encode())
@@ -38,7 +38,7 @@ def job(tmp_path):
     )
     try:
         for line in cli.stdout:
-            if "] running " in line:
+            if "] running " in line and "2 workers, 2 ps replicas" in line:
                 break
         else:
             pytest.fail(f"the job ended: {cli.stderr.read()}")

@@ -71,6 +71,17 @@ SHOWN = """Object.fromEntries(
 )"""
 
 
+PARTS = {"Now", "Goodput", "Throughput", "What each process did", "Events"}
+
+
+def until_shown(tab, parts):
+    """Wait until some parts of the page show something."""
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not parts <= {part for part, is_there in tab.evaluate(SHOWN).items() if is_there}:
+        assert time.monotonic() < deadline, parts
+        tab.wait_for_timeout(20)
+
+
 def url_of(job):
     """Return the address with its token, which the job prints."""
     deadline = time.monotonic() + WAIT_MS / 1000
@@ -129,18 +140,21 @@ def test_page_says_that_the_master_is_gone_and_finds_the_next_one(seen_job, tab,
         tab.goto(url_of(job))
         tab.wait_for_selector("#throughput canvas")
         before = tab.evaluate("store.facts[0].text")
+        until_shown(tab, PARTS)
         (master,) = chaos.processes(job.job_dir, "master")
+        (root,) = chaos.processes(job.job_dir, "launchers.process")
         tab.evaluate(
             "window.said = []; new MutationObserver(() => said.push(document.getElementById("
             "'connection').textContent)).observe(document.getElementById('connection'),"
             "{childList: true, characterData: true, subtree: true})"
         )
-        master.send_signal(signal.SIGKILL)
-        shown = tab.evaluate(SHOWN)
-        assert {"Now", "Goodput", "Throughput", "What each process did", "Events"} <= {
-            part for part, is_there in shown.items() if is_there
-        }
-        until(tab, "said.some(t => t.includes('The master has not answered since'))")
+        root.send_signal(signal.SIGSTOP)  # it starts the next master when the page has said so
+        try:
+            master.send_signal(signal.SIGKILL)
+            shown = tab.evaluate(SHOWN)
+            until(tab, "said.some(t => t.includes('The master has not answered since'))")
+        finally:
+            root.send_signal(signal.SIGCONT)
         kept = tab.evaluate(SHOWN)  # perhaps of the next master already: no part is empty again
         assert [part for part, is_there in shown.items() if is_there and not kept[part]] == []
         until(tab, "said.at(-1) == 'live'")

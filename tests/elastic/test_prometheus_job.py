@@ -78,7 +78,8 @@ def test_rules_and_configuration_are_sound(tmp_path):
 @pytest.mark.long
 @needs_prometheus
 def test_every_query_of_board_and_rules_has_data_of_a_real_job(seen_job, chaos, tmp_path):
-    with seen_job(1_000_000, num_workers=2, dashboard_port=0, evaluation_steps=0) as job:
+    lasting = {"num_epochs": 1_000, "dashboard_port": 0, "evaluation_steps": 0}
+    with seen_job(1_000_000, num_workers=2, **lasting) as job:
         page = page_of(job)
         with prometheus_of(page, job.job_dir, tmp_path) as prometheus:
             prometheus.until("rate(elasticdl_records_trained_total[10s]) > 0")

@@ -1,5 +1,6 @@
 """A table of which the ps replicas hold a part in memory, and the rest on `--ps_disk`."""
 
+import contextlib
 import json
 import os
 import signal
@@ -79,8 +80,12 @@ def test_a_replica_whose_rows_cannot_be_read_again_ends_and_is_restored(tmp_path
 
 def empty_files(pid, folder):
     """Take away what a process has written to files without a name in a folder."""
-    opened = [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-    files = [path for path in opened if os.readlink(path).startswith(str(folder))]
+    files = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{number}"
+        with contextlib.suppress(FileNotFoundError):  # a connection that is closed meanwhile
+            if os.readlink(path).startswith(str(folder)):
+                files.append(path)
     assert files
     for path in files:
         os.truncate(path, 0)
@@ -99,7 +104,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_disk_that_is_full_ends_the_job_in_words_and_what_was_trained_is_kept(
     tmp_path, small_disk
 ):

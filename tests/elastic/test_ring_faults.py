@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("ring_rank.py")
 SIZE = 4_000_003
-SILENCE_SECONDS = 4.0
+SILENCE_SECONDS = 8.0  # a rank that is alive may be held for some
 DEADLINE_SECONDS = 60.0  # a ring's own time-out is twice as long: see ring_rank.py
 FOREVER = 1_000_000
 TRANSPORTS = {

@@ -1,8 +1,10 @@
 """What a terminal and a script see of a real job: `top`, `--quiet`, `--log_format=json`."""
 
+import itertools
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -22,8 +24,15 @@ def run(*words):
 def lasting_job(tmp_path_factory):
     """A job of two workers that trains until the tests of it are over."""
     with SeenJob(tmp_path_factory.mktemp("seen"), 60_000, num_workers=2, **LASTING) as job:
+        for role, index in itertools.product(("worker", "ps"), (0, 1)):
+            of_it = partial(is_of, role, index)
+            job.until_event("usage", also=of_it)  # so it has registered, and sent a heartbeat
         job.until_progress()
         yield job
+
+
+def is_of(role, index, event):
+    return (event["role"], event["index"]) == (role, index)
 
 
 def test_top_shows_what_each_process_does(lasting_job):

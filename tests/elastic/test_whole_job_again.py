@@ -81,7 +81,8 @@ class Job:
 
 
 def kill_everything(job, command):
-    """As when the machine loses its power."""
+    """As when the machine loses its power: the command learns of no other end before its own."""
+    command.send_signal(signal.SIGSTOP)
     for child in psutil.Process(command.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()

@@ -83,7 +83,7 @@ class VisitsJob(RunningJob):
         """
         for _ in self.statuses():
             number = self._num_claimed()
-            if number == self.num_faults and not self.is_staged:
+            if number == self.num_faults and (not self.is_staged or self._is_whole_after(number)):
                 self.hurry()
             if self._is_whole_after(number) or (is_due and is_due(number)):
                 (self.zoo / f"due-{number}").touch()

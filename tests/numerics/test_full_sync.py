@@ -35,7 +35,7 @@ def gradients(rows, w, y):
     return error[:, None] * w, rows.T @ error
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("num_replicas", [1, 2])
 def test_full_sync_is_sgd_on_large_minibatches(num_replicas):
     servers = [

@@ -89,7 +89,7 @@ class OfBoth(Ours):
         self._ring.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", RULES)
 def test_losses_and_parameters_are_those_of_plain_keras(name):
     ours = OfBoth(RULES[name])

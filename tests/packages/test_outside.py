@@ -57,7 +57,7 @@ def test_a_launcher_of_another_distribution_is_asked_for_a_job(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=250,
         )
 
     words = (f"--model_zoo={ROOT / 'model_zoo'}", "--model_def=counting.model.forward")

@@ -15,7 +15,7 @@ FOREVER = [sys.executable, "-c", "import threading; threading.Event().wait()"]
 
 def run(body):
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + body], capture_output=True, text=True, timeout=110
+        [sys.executable, "-c", PRELUDE + body], capture_output=True, text=True, timeout=250
     )
     assert done.stderr == ""
     return done.stdout.splitlines()

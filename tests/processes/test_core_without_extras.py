@@ -19,7 +19,7 @@ sys.meta_path.insert(0, Missing())
 
 def run(body):
     return subprocess.run(
-        [sys.executable, "-P", "-c", BLOCKED + body], capture_output=True, text=True, timeout=110
+        [sys.executable, "-P", "-c", BLOCKED + body], capture_output=True, text=True, timeout=250
     )
 
 

@@ -219,7 +219,7 @@ print("said")
 ThreadPoolExecutor(1).submit(threading.Event().wait)
 end_now(3)
 """
-    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (3, "said\n")
 
 
@@ -239,7 +239,7 @@ class Last:
 last = Last()
 def ends_late():
     begun.set()
-    threading.Event().wait(0.2)
+    threading.Event().wait(0.05)
     print("done")
 def goes_on():
     begun.set()
@@ -253,5 +253,5 @@ def main():
 ending.run(main)
 """
     words = [sys.executable, "-c", body, thread]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (3, printed, "")

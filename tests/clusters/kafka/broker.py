@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import socket
 import subprocess
 import time
 import uuid
 from pathlib import Path
 
+from tests.clusters.etcd import free_ports
 from tests.clusters.kafka.jars import folder as jars_folder
 from tests.clusters.kafka.jars import missing
 
-_READY_SECONDS = 60.0
-_FORMAT_SECONDS = 60.0
+_READY_SECONDS = 180.0
+_FORMAT_SECONDS = 180.0
 _LOOK_SECONDS = 0.05
 _IS_UP = "Kafka Server started"
 _JAVA = (
@@ -78,7 +78,7 @@ class KafkaBroker:
         if why := missing():
             raise FileNotFoundError(why)
         self._folder = folder
-        self._port, self._controller_port, self._secure_port = _free_ports(3)
+        self._port, self._controller_port, self._secure_port = free_ports(*["127.0.0.1"] * 3)
         self._is_secure = is_secure
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -170,12 +170,3 @@ class KafkaBroker:
     @staticmethod
     def _java() -> list[str]:
         return [*_JAVA, "-cp", f"{jars_folder()}/*"]
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -32,7 +32,7 @@ from tests.unit.worker.scripted_run import (
     training,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 WAIT_SECONDS = 30
 NUM_STEPS = SHARD_RECORDS // MINIBATCH
 TASKS = [training(1, 0, 20), training(2, 20, 40)]

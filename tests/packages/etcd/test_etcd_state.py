@@ -18,6 +18,8 @@ from elasticdl.state.open import check_state, open_state, state_file
 
 pytestmark = pytest.mark.etcd
 
+LEASE_SECONDS = 5  # a master that is alive may be held for some of them
+
 
 class Job:
     """A prefix of its own in a server."""
@@ -26,13 +28,13 @@ class Job:
         self.server = server
         self.prefix = f"jobs/{uuid.uuid4().hex}"
 
-    def open(self, lease_seconds=2):
+    def open(self, lease_seconds=LEASE_SECONDS):
         from elasticdl.packages.etcd.journal import EtcdState
 
         return EtcdState([self.server.endpoint], self.prefix, lease_seconds)
 
     @contextlib.contextmanager
-    def start(self, code, lease_seconds=2):
+    def start(self, code, lease_seconds=LEASE_SECONDS):
         """Run code in another process, with `state` open; it is gone when the context ends."""
         lines = (
             "import sys",
@@ -85,7 +87,7 @@ def test_master_that_slept_past_its_lease_is_fenced(job):
         newer = job.open()  # waits until the lease has ended
         newer.append([["second"]])
         os.kill(older.pid, signal.SIGCONT)
-        _, problem = older.communicate("go on\n", timeout=60)
+        _, problem = older.communicate("go on\n", timeout=200)
     assert older.returncode != 0
     assert "TakenOverError" in problem
     assert "another master" in problem.splitlines()[-1]
@@ -153,7 +155,7 @@ def test_lease_is_kept_alive(job):
     with job.start("sys.stdin.readline()\nstate.append([['still here']])") as older:
         with pytest.raises(StateError, match="which is alive"):
             job.open()
-        older.communicate("go on\n", timeout=60)
+        older.communicate("go on\n", timeout=200)
         assert older.returncode == 0
 
 

@@ -28,7 +28,7 @@ def compute_with(*devices):
         [sys.executable, "-c", COMPUTE, *devices],
         capture_output=True,
         text=True,
-        timeout=140,
+        timeout=250,
     )
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 

@@ -104,7 +104,7 @@ def test_it_serves_without_elasticdl_what_the_job_predicts(trained, tmp_path):
     features = json.dumps({"ids": rows["ids"].tolist(), "name": rows["name"].tolist()})
     served = subprocess.run(
         [sys.executable, "-c", SERVE, str(tmp_path)],
-        input=features, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100,
+        input=features, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=250,
     )  # fmt: skip
 
     assert served.returncode == 0, served.stderr

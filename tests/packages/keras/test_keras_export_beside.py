@@ -53,7 +53,7 @@ def served(job, folder, features):
     job.backend.export(folder / "model", dense, state, None)
     assert has_rows_beside(folder / "model")
     command = [sys.executable, "-c", SCORE, str(folder / "model"), json.dumps(features)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -111,7 +111,7 @@ def test_layers_train_in_a_job_and_answer_in_plain_tensorflow(new_job, tmp_path)
         "tags": [["a|b"], [""], ["b"], ["c|c|a"]],
     }
     command = [sys.executable, "-c", SCORE, str(tmp_path), json.dumps(features)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     for served in json.loads(done.stdout):
         np.testing.assert_allclose(served, predicted, rtol=1e-6)

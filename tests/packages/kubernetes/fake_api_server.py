@@ -44,7 +44,7 @@ class FakeApiServer:
             self.version = -1  # ends the watches
             self.lock.notify_all()
 
-    def wait_until(self, holds, seconds=10.0):
+    def wait_until(self, holds, seconds=100.0):
         with self.lock:
             assert self.lock.wait_for(holds, seconds), "it did not come about"
 

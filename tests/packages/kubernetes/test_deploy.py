@@ -43,7 +43,7 @@ def build(folder, tmp_path):
     if settings.exists():
         settings.write_text(settings.read_text().replace("name: JOB", f"name: {NAME}"))
     done = subprocess.run(
-        ["kubectl", "kustomize", str(copy / folder)], capture_output=True, text=True, timeout=60
+        ["kubectl", "kustomize", str(copy / folder)], capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
     found = [each for each in yaml.safe_load_all(done.stdout) if each]

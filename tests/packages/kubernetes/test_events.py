@@ -20,7 +20,7 @@ from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_
 
 RUNNING = {"running": {}}
 ENDED = {"terminated": {"exitCode": 0}}
-CONNECT_SECONDS = 0.5
+CONNECT_SECONDS = 2.0
 
 
 class Api:

@@ -197,7 +197,7 @@ def test_a_pod_that_the_users_file_cannot_change_has_failed(cluster, tmp_path):
     file.write_text("def with_pod(pod):\n    return pod.spec.node_selector['pool']\n")
     cluster.launcher._spec = ClusterSpec.read(file)
     handle = cluster.start()
-    exited = cluster.told.get(timeout=10)
+    exited = cluster.next()
     assert (exited.handle, exited.reason) == (handle, ExitReason.FAILED)
     assert "with_pod: TypeError" in exited.last_words
 
@@ -241,7 +241,7 @@ def test_a_watch_goes_on_after_a_line_that_cannot_be_read(cluster, server, line)
     server.forget_history()
     server.wait_until(lambda: not server.watch_lines)
     server.set_status(handle.ref, **RUNNING)
-    assert cluster.told.get(timeout=10) == Started(handle)
+    assert cluster.next() == Started(handle)
 
 
 def test_stop_deletes_a_pod_with_its_grace(cluster, server):
@@ -387,7 +387,7 @@ def test_a_pod_that_waits_for_its_quota_can_be_withdrawn(cluster, server, ends):
         cluster.launcher.stop(handle, 5.0)
     else:
         cluster.launcher.close(0.0)
-    assert cluster.told.get(timeout=10) == Exited(handle, ExitReason.KILLED, None)
+    assert cluster.next() == Exited(handle, ExitReason.KILLED, None)
     assert not server.pods()
 
 

@@ -123,7 +123,7 @@ def test_another_process_has_the_values_of_now_and_not_those_of_the_source(cells
         env={**os.environ, "PYTHONPATH": f"{path.parent}:{os.getcwd()}"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
     )
     assert done.stderr == ""
     # The class was changed after its instance was made, and the default was taken before.

@@ -1,7 +1,5 @@
 """Jobs from functions of a program: they have the values of now, and answer in the program."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -54,7 +52,7 @@ def functions():
     }
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_values_history_and_predictions_are_those_of_the_program(functions, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frame, model = functions
@@ -73,6 +71,5 @@ def test_values_history_and_predictions_are_those_of_the_program(functions, tmp_
     assert history["val_error"][-1] == job.metrics["error"]
     whole = job.predict(frame)
     assert np.mean(np.abs(whole - frame.y)) == pytest.approx(history["val_error"][-1], rel=1e-5)
-    began = time.monotonic()
+    monkeypatch.setattr("elasticdl.packages.notebooks.job._predict_by_job", None)  # not by a job
     np.testing.assert_array_equal(job.predict(frame.head(5)), whole[:5])
-    assert time.monotonic() - began < 20  # on a busy machine; a job took as long on an idle one

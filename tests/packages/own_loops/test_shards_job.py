@@ -24,7 +24,7 @@ has_loss = "--loss" in sys.argv
 with (folder / f"seen-{controller.worker_id}").open("w", buffering=1) as seen:
     for records in controller.minibatches():
         if not (folder / "hurry").exists():
-            time.sleep(0.05)  # the tempo of the job: it lasts longer than a worker's start
+            time.sleep(0.1)  # the tempo of the job: it lasts longer than a worker's start
         seen.write(" ".join(record.decode() for record in records) + "\\n")
         if has_loss:
             controller.done(loss=0.25)
@@ -55,6 +55,10 @@ class ShardsJob(RunningJob):
         """Return how many workers have begun their script."""
         return len(list(self.folder.glob("seen-*")))
 
+    def all_compute(self):
+        """Return whether each of them has computed something, and so ends a task of its own."""
+        return all(file.stat().st_size for file in self.folder.glob("seen-*"))
+
     def seen(self):
         """Return how often scripts have computed each record."""
         words = [file.read_text().split() for file in self.folder.glob("seen-*")]
@@ -68,7 +72,7 @@ def ledger(summary):
 
 def test_undisturbed_workers_see_each_record_once_and_tell_their_losses(tmp_path):
     with ShardsJob(tmp_path, SCRIPT, 3_995, "--loss", num_workers=2) as job:
-        job.until(lambda _: job.num_begun() == 2)
+        job.until(lambda _: job.num_begun() == 2 and job.all_compute())
         (tmp_path / "hurry").touch()
         summary = job.finish()
         seen = job.seen()

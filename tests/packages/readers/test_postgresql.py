@@ -49,7 +49,7 @@ def run(program, *words):
         stdout=subprocess.PIPE if program != "pg_ctl" else subprocess.DEVNULL,
         stderr=subprocess.STDOUT if program != "pg_ctl" else subprocess.DEVNULL,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 0, done.stdout
 

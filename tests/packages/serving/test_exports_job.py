@@ -15,7 +15,7 @@ from scripts.chaos import job as counting
 from tests.elastic.counting_job import CountingJob
 from tests.elastic.running_job import elasticdl, run
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 
 class Follower:
@@ -61,6 +61,12 @@ def check_is_full_export(follower, folder):
         assert version.dense.tobytes() == dense.tobytes()
 
 
+def tempo(folder, seconds):
+    """Return the flags of a job whose minibatches take so long until there is a file `hurry`."""
+    params = f"seconds={seconds};hurry={folder / 'hurry'}"
+    return {"model_def": "counting.staged.forward", "model_params": params}
+
+
 @pytest.mark.long
 def test_base_and_deltas_are_the_full_export_whoever_is_killed_or_moves(tmp_path):
     job = CountingJob(
@@ -72,8 +78,7 @@ def test_base_and_deltas_are_the_full_export_whoever_is_killed_or_moves(tmp_path
         keep_exports=3,
         export_tables=tmp_path / "tables",
         recovery_seconds=1,
-        model_def="counting.staged.forward",
-        model_params="seconds=0.04",
+        **tempo(tmp_path, 0.1),
         minibatch_size=64,
         num_minibatches_per_task=6,
     )
@@ -88,6 +93,8 @@ def test_base_and_deltas_are_the_full_export_whoever_is_killed_or_moves(tmp_path
                     job.until_event("ps moved")
                 else:
                     job.send(who)
+            if not due:
+                (tmp_path / "hurry").touch()
         summary = job.finish()
 
     assert due == [], job.log()
@@ -112,13 +119,14 @@ def small_disk(tmp_path):
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.mark.long
 def test_an_export_whose_disk_is_full_goes_on_when_there_is_room(small_disk, tmp_path):
     full, exports = small_disk / "filling", small_disk / "exports"
     flags = {"export_dir": exports, "export_every": "0.3s", "export_tables": tmp_path / "tables"}
+    flags |= tempo(tmp_path, 0.05)
     job, follower = CountingJob(tmp_path, seed=8, keep_exports=1, **flags), Follower(exports)
     with job:
         job.until_event("version exported")
@@ -130,6 +138,7 @@ def test_an_export_whose_disk_is_full_goes_on_when_there_is_room(small_disk, tmp
         full.unlink()
         failed_at = job.events("export failed")[-1]["time"]
         job.until_event("version exported", also=lambda event: event["time"] > failed_at)
+        (tmp_path / "hurry").touch()
         summary = job.finish()
 
     job.check_counts(summary)

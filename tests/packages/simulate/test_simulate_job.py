@@ -13,7 +13,7 @@ MODEL_ZOO = Path(__file__).resolve().parents[3] / "model_zoo"
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_costs_of_a_model_are_measured_and_a_cluster_is_simulated_with_them(
     tmp_path, monkeypatch, capfd
 ):

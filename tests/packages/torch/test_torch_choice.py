@@ -51,7 +51,7 @@ def load(folder, function, imports=""):
         [sys.executable, "-c", LOAD, str(folder), function],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
     )
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
@@ -137,7 +137,7 @@ def test_a_table_of_64_gib_trains_in_a_gib(layer):
         [sys.executable, "-c", LIMITED.replace("{layer}", layer)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
     )
     if layer == "Embedding":
         assert done.returncode == 0, done.stderr

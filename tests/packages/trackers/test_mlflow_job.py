@@ -2,13 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
 
 import pytest
 
+from tests.clusters.etcd import free_ports
 from tests.elastic.counting_job import CountingJob
 
 pytest.importorskip("mlflow.server", reason="pip install mlflow")
@@ -18,9 +18,7 @@ from mlflow.tracking import MlflowClient
 
 @pytest.fixture
 def server(tmp_path):
-    with socket.socket() as probe:  # the server takes no port of the system's choice
-        probe.bind(("127.0.0.1", 0))
-        free_port = probe.getsockname()[1]
+    (free_port,) = free_ports("127.0.0.1")  # the server takes no port of the system's choice
     command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={free_port}"]
     command += [f"--backend-store-uri=sqlite:///{tmp_path}/mlflow.db", "--workers=1"]
     command += [f"--artifacts-destination={tmp_path}/artifacts"]
@@ -28,7 +26,8 @@ def server(tmp_path):
     log = (tmp_path / "mlflow.log").open("w")
     process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
     try:
-        while process.poll() is None:
+        while True:
+            assert process.poll() is None, (tmp_path / "mlflow.log").read_text()
             try:
                 with urllib.request.urlopen(f"{uri}/health", timeout=1):
                     break

@@ -37,7 +37,8 @@ def worker(tmp_path):
             process.kill()
 
 
-def test_a_process_that_is_killed_is_a_victim(striker, worker):
+def test_a_process_that_is_killed_is_a_victim(striker, worker, monkeypatch):
+    monkeypatch.setattr("scripts.chaos.strike._SECONDS", 60.0)
     struck = striker.strike(Fault("worker", "worker", at=0.5), RUNNING)
     assert not struck.problem
     assert [(v.role, v.index, v.pid) for v in struck.victims] == [("worker", 4, worker.pid)]
@@ -77,7 +78,10 @@ def test_a_process_of_another_job_is_left_alone(striker, tmp_path):
             other.kill()
 
 
-def test_a_stopped_process_that_is_not_missed_goes_on_and_counts_for_nothing(striker, worker):
+def test_a_stopped_process_that_is_not_missed_goes_on_and_counts_for_nothing(
+    striker, worker, monkeypatch
+):
+    monkeypatch.setattr("scripts.chaos.strike._SECONDS", 2.0)  # in which it surely stops
     struck = striker.strike(Fault("worker-stop", "worker-stop", at=0.5), RUNNING)
     assert "was not lost while it was stopped" in struck.problem
     assert worker.poll() is None

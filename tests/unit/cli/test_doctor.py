@@ -46,7 +46,7 @@ def machine(tmp_path):
                 env={"PATH": str(bin_dir)},
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=200,
             )
             return done.returncode, done.stdout, done.stderr
 

@@ -172,7 +172,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_a_killed_appender_leaves_all_that_was_there_and_what_it_flushed(path):
-    killed = subprocess.run([sys.executable, "-c", APPEND_AND_DIE, str(path)], timeout=60)
+    killed = subprocess.run([sys.executable, "-c", APPEND_AND_DIE, str(path)], timeout=200)
     assert killed.returncode == -9
     _core.repair_recordio(path)
     reader = _core.RecordReader(path)
@@ -201,7 +201,7 @@ def test_a_full_disk_leaves_no_file(tmp_path):
     assert resource is not None
     path = tmp_path / "a.rio"
     result = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=200
     )
     assert f"{path}: cannot write: File too large" in result.stdout
     assert names(tmp_path) == []

@@ -64,7 +64,7 @@ def test_picture_is_not_shown_before_it_is_written(run, connect):
 
 def test_journal_that_is_away_is_told_and_waited_for(run, connect, monkeypatch, tmp_path):
     monkeypatch.setattr(reporter, "PATIENCE_WITH_JOURNAL_SECONDS", 0.05)
-    running = run(num_ps=1, heartbeat_timeout_seconds=0.2)
+    running = run(num_ps=1, heartbeat_timeout_seconds=5.0)
     running.launcher.wait_for(Role.PS, 0)
     worker, may_write, append = connect(running), threading.Event(), running.state.append
 

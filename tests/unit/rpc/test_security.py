@@ -98,7 +98,7 @@ class Job:
         self._stack.callback(server.close)
         return server
 
-    def client(self, server, tls, token=TOKEN, attempt_seconds=1.0):
+    def client(self, server, tls, token=TOKEN, attempt_seconds=30.0):
         client = GrpcMasterClient(
             server.address,
             token,
@@ -234,7 +234,7 @@ def test_who_takes_the_port_of_a_master_that_died_is_told_no_secret(make_job, it
         successor = job.serve(tls, port)
         beat.result(30)  # it goes on with the master that comes back
     assert told == []
-    assert len(successor.servicer.seen) == 1
+    assert successor.servicer.seen  # more than once if an answer took too long
 
 
 def test_a_credential_of_a_worker_does_not_stop_the_job(make_job):

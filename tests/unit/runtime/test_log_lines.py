@@ -32,7 +32,7 @@ def prints(folder, lines):
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as file:
         command = [sys.executable, "-c", PRINTS, str(log.parent), str(lines)]
-        subprocess.run(command, stdout=file, stderr=file, check=True, timeout=60)
+        subprocess.run(command, stdout=file, stderr=file, check=True, timeout=200)
     return log
 
 
@@ -59,7 +59,7 @@ def test_output_that_is_no_log_of_the_job_is_left_alone(tmp_path):
     elsewhere = tmp_path / "mine.txt"
     with elsewhere.open("ab") as file:
         command = [sys.executable, "-c", PRINTS, str(tmp_path / "logs"), "50"]
-        subprocess.run(command, stdout=file, stderr=file, check=True, timeout=60)
+        subprocess.run(command, stdout=file, stderr=file, check=True, timeout=200)
     assert list(tmp_path.iterdir()) == [elsewhere]
 
 

@@ -37,7 +37,7 @@ def listeners(*files):
     return [RingListener("127.0.0.1", 0, TOKEN, tls=tls) for tls in files]
 
 
-def reduce_together(listeners, members, values, world_id=1):
+def reduce_together(listeners, members, values, world_id=1, form_seconds=60):
     """Form a ring over TCP; return what each rank gets, or the error that it meets."""
 
     def run(rank):
@@ -46,7 +46,7 @@ def reduce_together(listeners, members, values, world_id=1):
             ring = form_ring(
                 world,
                 listeners[rank],
-                timeout_seconds=5,
+                timeout_seconds=form_seconds,
                 unix_sockets=False,
                 shared_memory=False,
             )
@@ -108,7 +108,7 @@ def test_a_worker_with_no_good_certificate_is_in_no_ring(issue, kind):
     (stranger,) = listeners(STRANGERS[kind](issue))
     members = (ours[0].address, stranger.address)
     values = np.full(10, SENTINEL, np.float32)
-    here, there = reduce_together([ours[0], stranger], members, values)
+    here, there = reduce_together([ours[0], stranger], members, values, form_seconds=5)
     assert isinstance(here, RingError)
     assert isinstance(there, RingError)
     assert any(word in f"{here} {there}" for word in ("certificate", "TLS"))
@@ -118,9 +118,9 @@ def test_a_worker_with_no_good_certificate_is_in_no_ring(issue, kind):
         np.testing.assert_allclose(out, values, rtol=1e-6)
 
 
-def ask(address, tls, is_copy=True):
+def ask(address, tls, is_copy=True, seconds=60.0):
     client = PsClient.connect(
-        [address], TOKEN, -1, 2.0, tls=tls, unix_sockets=False, is_copy=is_copy
+        [address], TOKEN, -1, seconds, tls=tls, unix_sockets=False, is_copy=is_copy
     )
     return client.audit()
 
@@ -139,7 +139,7 @@ def test_the_master_alone_may_ask_a_worker_for_its_parameters(issue):
         ]
         for stranger in strangers:
             with pytest.raises((AuthenticationError, UnavailableError), match=r"TLS|certificate"):
-                ask(copy.address, stranger)
+                ask(copy.address, stranger, seconds=2.0)
     finally:
         copy.stop()
 

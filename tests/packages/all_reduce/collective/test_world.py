@@ -131,7 +131,7 @@ def test_a_stranger_is_refused():
     here, stranger = listeners(1)[0], RingListener("127.0.0.1", 0, b"another token")
     world = WorldView(1, 0, (here.address, stranger.address))
     with pytest.raises(RingError, match="refused this job's token") as caught:
-        form_ring(world, here, timeout_seconds=5)
+        form_ring(world, here, timeout_seconds=20)
     assert caught.value.rank == 1
 
 
@@ -160,5 +160,5 @@ def test_ranks_speak_tls_with_certificates_of_workers_only(tmp_path):
     replica = RingListener("127.0.0.1", 0, TOKEN, tls=files(Role.PS, 0))
     world = WorldView(2, 0, (workers[0].address, replica.address))
     with pytest.raises(RingError, match="certificate") as caught:
-        form_ring(world, workers[0], timeout_seconds=5, unix_sockets=False)
+        form_ring(world, workers[0], timeout_seconds=20, unix_sockets=False)
     assert caught.value.rank == 1
