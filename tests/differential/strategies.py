@@ -171,7 +171,7 @@ def all_reduce(trainer, description, pairs):
     groups = [None, None]
 
     def join(rank):
-        ring = form_ring(WorldView(1, rank, world), listeners[rank], timeout_seconds=20)
+        ring = form_ring(WorldView(1, rank, world), listeners[rank], timeout_seconds=100)
         groups[rank] = Group(ring)
 
     _together(join)
@@ -208,7 +208,7 @@ def _together(work):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(250)
 
 
 def assert_same(found, expected, tolerance, where):

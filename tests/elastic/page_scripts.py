@@ -1,7 +1,9 @@
 """The commands of pages, as a person would copy them; who runs which, or why nobody does."""
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -103,12 +105,19 @@ def run(script: str, folder: Path) -> str:
     """Run a script beside the repository's `model_zoo` and `tests`; return what it printed."""
     for name in ("model_zoo", "tests"):
         (folder / name).symlink_to(ROOT / name)
-    done = subprocess.run(
+    with subprocess.Popen(
         ["bash", "-euxo", "pipefail", "-c", script],
         cwd=folder,
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate()
+        finally:  # what a test that was given up has started ends too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said
+    return said

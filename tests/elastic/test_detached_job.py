@@ -1,5 +1,6 @@
 """Commands are viewers: a job goes on without them, can be found, looked at, scaled and stopped."""
 
+import contextlib
 import json
 import os
 import re
@@ -153,7 +154,8 @@ class Job:
             words = process.info["cmdline"] or []
             if str(self.job_dir) in words and "--job_dir" in words:
                 role = words[words.index("-m") + 1].rpartition(".")[2]
-                found.setdefault(role, []).append(os.pidfd_open(process.info["pid"]))
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    found.setdefault(role, []).append(os.pidfd_open(process.info["pid"]))
         return found
 
     def root_pid(self):

@@ -97,7 +97,7 @@ PS = {
 def test_statistics_are_exact_though_ps_replicas_and_workers_are_killed(tmp_path):
     places = {"recovery_seconds": 0.5, "checkpoint_dir": tmp_path / "checkpoints"}
     with StatisticsJob(tmp_path, ps_redo_mb=16, **places, **PS) as job:
-        job.strike((0.2, "worker", 0), (0.4, "ps", 0), (0.6, "ps", 1), (0.7, "worker", 1))
+        job.strike((0.2, "worker", 0), (0.4, "ps", 0), (0.6, "ps", 1), (0.7, "worker", -1))
         summary = job.finish()
 
     assert [(e["repeated"], e["lost"]) for e in summary["ledger"]] == [(0, 0)] * EPOCHS

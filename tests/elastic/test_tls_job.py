@@ -26,6 +26,8 @@ from tests.elastic.visits_job import check_hashes
 
 pytestmark = pytest.mark.timeout(400)
 
+IN_VAIN_SECONDS = 2.0  # for a stranger
+
 
 @pytest.mark.long
 def test_certificates_of_seconds_are_renewed_while_the_job_goes_on(chaos, tmp_path):
@@ -36,7 +38,7 @@ def test_certificates_of_seconds_are_renewed_while_the_job_goes_on(chaos, tmp_pa
         tmp_path / "job",
         tmp_path / "summary.json",
         tls="job",
-        tls_certificate_hours=6 / 3600,
+        tls_certificate_hours=15 / 3600,
         num_workers=2,
         num_epochs=12,
     )
@@ -83,7 +85,7 @@ def test_workers_of_a_ring_are_lost_under_tls(tmp_path):
     places = ["during reduction", "after update", "compute"]
     faults = [(place, 5) for place in places]
     flags = {"tls": "job", "max_relaunches": 20, "recovery_seconds": 0.3}
-    with hybrid_job(tmp_path, num_records=24_000, seconds=0.1, faults=faults, **flags) as job:
+    with hybrid_job(tmp_path, num_records=24_000, seconds=0.2, faults=faults, **flags) as job:
         assert worker_servers(job) == [["worker.elasticdl"] * 2] * 3
         job.strike_at_each_place()
         summary = job.finish()
@@ -133,22 +135,22 @@ def certificate(folder, authority=None, days=1):
     return files, authority
 
 
-def ask(job, tls):
+def ask(job, tls, attempt_seconds=60):
     """Ask a job's master for its picture, with some certificate."""
     address = json.loads((job.job_dir / process.ADDRESS_FILE).read_text())["address"]
     token = process.read_token(job.job_dir / process.TOKEN_FILE)
-    client = JobClient(address, token, attempt_seconds=1, tls=tls)
+    client = JobClient(address, token, attempt_seconds=attempt_seconds, tls=tls)
     try:
         return client.status(give_up_seconds=10, with_members=True)
     finally:
         client.close()
 
 
-def pull_from(job, address, tls):
+def pull_from(job, address, tls, seconds=60.0):
     """Connect to a ps replica as a worker does, with some certificate."""
     token = process.read_token(job.job_dir / process.TOKEN_FILE)
     files = tls.as_tuple() if tls else None
-    PsClient.connect([address], token, 7, 5.0, whole_job=False, tls=files, unix_sockets=False)
+    PsClient.connect([address], token, 7, seconds, whole_job=False, tls=files, unix_sockets=False)
 
 
 @pytest.mark.long
@@ -172,12 +174,12 @@ def test_a_job_with_the_users_own_certificates_lets_nobody_else_in(paused_job, t
             pull_from(job, address, ours)
         for stranger in (None, expired, foreign, of_another_job):
             with pytest.raises(AuthenticationError):
-                ask(job, stranger)
+                ask(job, stranger, attempt_seconds=IN_VAIN_SECONDS)
             refused = pytest.raises(
                 (AuthenticationError, UnavailableError), match=r"TLS|certificate"
             )
             with refused:
-                pull_from(job, addresses[0], stranger)
+                pull_from(job, addresses[0], stranger, seconds=IN_VAIN_SECONDS)
         summary = job.go_on()
     assert summary["status"] == "finished"
     assert [(e["trained_once"], e["repeated"], e["lost"]) for e in summary["ledger"]] == [

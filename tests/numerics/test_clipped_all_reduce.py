@@ -57,7 +57,7 @@ def together(work):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(250)
 
 
 @pytest.mark.parametrize("name", CLIPPED)
@@ -89,7 +89,7 @@ def test_two_ranks_make_the_updates_of_plain_keras_on_all_their_records(name):
     groups = [None, None]
 
     def join(rank):
-        ring = form_ring(WorldView(1, rank, world), listeners[rank], timeout_seconds=20)
+        ring = form_ring(WorldView(1, rank, world), listeners[rank], timeout_seconds=100)
         groups[rank] = Group(ring)
 
     together(join)

@@ -65,7 +65,7 @@ def test_full_sync_is_sgd_on_large_minibatches(num_replicas):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(250)
 
     table, w = np.full((NUM_IDS, DIM), 0.1), start.astype(np.float64)
     for step in range(UPDATES):

@@ -221,7 +221,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         return process.pid
 
     def wait_for(
-        self, path: str, holds: Callable[[Object], bool], seconds: float = 60, **query: str
+        self, path: str, holds: Callable[[Object], bool], seconds: float = 200, **query: str
     ) -> Object:
         """Return an object of the API as soon as `holds(object)`; {} stands for one not there.
 

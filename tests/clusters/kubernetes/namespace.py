@@ -39,7 +39,7 @@ class Namespace:
         """Create a pod that runs a command once; for `spec` see `pod`."""
         return self.create("pods", pod(name, *command, **spec))
 
-    def wait(self, name: str, *phases: str, seconds: float = 60) -> Object:
+    def wait(self, name: str, *phases: str, seconds: float = 200) -> Object:
         """Return a pod as soon as it is in one of the phases."""
         return self.cluster.wait_for(
             self.path("pods", name),
@@ -47,7 +47,7 @@ class Namespace:
             seconds,
         )
 
-    def wait_gone(self, name: str, seconds: float = 60) -> None:
+    def wait_gone(self, name: str, seconds: float = 200) -> None:
         """Return as soon as there is no such pod."""
         self.cluster.wait_for(self.path("pods", name), lambda found: not found, seconds)
 

@@ -22,7 +22,7 @@ for number in range({num_records}):
         time.sleep({pause})
 """
 READER = """
-from counting.model import *
+from counting.staged import *
 
 
 class Numbers:
@@ -138,9 +138,11 @@ def test_a_reader_of_the_users_is_read_on_from_its_state(tmp_path):
     flags = {"training_data": data, "model_zoo": tmp_path / "zoo", "model_def": "mine.forward"}
     flags |= {"reader_state": "true", "data_reader_params": "limit=3", "num_ps_pods": 1}
     flags["PYTHONPATH"] = counting.ROOT / "model_zoo"
+    flags["model_params"] = f"seconds=0.01;hurry={tmp_path / 'hurry'}"
     with CapturedJob(tmp_path, num_records, **flags) as job:
         job.until_trained(2_000)
         job.send("master")
+        (tmp_path / "hurry").touch()
         summary = job.finish()
     job.check(summary)
 

@@ -122,8 +122,11 @@ def test_workers_trace_the_minibatches_of_the_data_and_a_kill_costs_what_was_not
     num_records, every = 24_000, 10
     write(tmp_path, num_records)
     places = (tmp_path / "data", tmp_path / "export", tmp_path / "job", tmp_path / "summary.json")
+    hurry = tmp_path / "hurry"
     words = counting.train_command(
         *places,
+        model_def="counting.staged.forward",
+        model_params=f"seconds=0.01;hurry={hurry}",
         num_epochs=1,
         num_workers=2,
         distribution_strategy=strategy,
@@ -132,6 +135,7 @@ def test_workers_trace_the_minibatches_of_the_data_and_a_kill_costs_what_was_not
     with RunningJob(tmp_path, words, env=os.environ) as job:
         job.until_trained(8_000)
         job.send("worker")
+        hurry.touch()
         summary = job.finish()
     assert summary["ledger"][0]["trained_once"] == num_records
     found = duckdb.sql(

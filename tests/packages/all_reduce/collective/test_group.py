@@ -19,14 +19,14 @@ def together(size, work):
     results = [None] * size
 
     def run(rank):
-        ring = form_ring(WorldView(1, rank, addresses), listeners[rank], timeout_seconds=20)
+        ring = form_ring(WorldView(1, rank, addresses), listeners[rank], timeout_seconds=100)
         results[rank] = work(Group(ring), rank)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(250)
     return results
 
 

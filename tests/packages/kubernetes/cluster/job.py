@@ -62,7 +62,7 @@ class ClusterJob:
             cwd=counting.ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
 
     @property

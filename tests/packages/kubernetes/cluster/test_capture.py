@@ -11,7 +11,7 @@ from tests.clusters.kubernetes.capture import Capture
 from tests.clusters.kubernetes.namespace import Namespace
 from tests.packages.kubernetes.cluster.job import ClusterJob
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 
 SENTINEL = np.float32(1234.5678)
 ROW = np.full(4, SENTINEL, np.float32).tobytes()

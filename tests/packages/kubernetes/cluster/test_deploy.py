@@ -11,7 +11,7 @@ from tests.clusters.kubernetes.namespace import Namespace
 
 pytestmark = [
     pytest.mark.kubernetes,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not there"),
 ]
 
@@ -52,7 +52,7 @@ def test_of_two_ps_replicas_one_may_be_evicted(namespace: Namespace, tmp_path):
         namespace.wait(f"ps-{index}", "Running")
     assert set(apply(namespace, copy).values()) == {"created"}
     namespace.cluster.wait_for(
-        budget, lambda found: found.get("status", {}).get("disruptionsAllowed") == 1, 60
+        budget, lambda found: found.get("status", {}).get("disruptionsAllowed") == 1
     )
 
     evict(namespace, "ps-0")

@@ -17,7 +17,7 @@ from tests.clusters.kubernetes.cluster import Cluster, NodeProcess
 from tests.clusters.kubernetes.namespace import Namespace
 from tests.packages.kubernetes.cluster.job import ClusterJob
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 
 CLASSES = Path(__file__).parents[4] / "deploy" / "cluster" / "priority-classes.yaml"
 MANY = 30  # pods lost at once
@@ -132,7 +132,7 @@ def index_of(pod: dict) -> int:
 
 def test_a_worker_that_makes_room_for_others_hands_its_work_back(job, priorities):
     job.start_staged(
-        seconds=0.005, worker_pod_priority="low", worker_resource_request="cpu=5,memory=512Mi"
+        seconds=0.02, worker_pod_priority="low", worker_resource_request="cpu=5,memory=512Mi"
     )
     job.until_records(4_000)
     needs = {"resources": {"requests": {"cpu": "6"}}}

@@ -16,7 +16,7 @@ from scripts.chaos import job as counting
 from tests.clusters.kubernetes.namespace import Namespace
 from tests.packages.kubernetes.cluster.job import CLI, ClusterJob
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 
 PORT = 7000
 ECHO = f"""

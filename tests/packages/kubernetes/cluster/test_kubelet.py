@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from scripts.chaos import job as counting
+from tests.clusters.etcd import free_ports
 from tests.clusters.kubernetes import kubelet
 from tests.clusters.kubernetes.api import Object
 from tests.clusters.kubernetes.cluster import Cluster
 from tests.clusters.kubernetes.namespace import HELD, Namespace
 from tests.packages.kubernetes.cluster.job import ClusterJob
 
-pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(300)]  # the first test starts the cluster
+pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(600)]  # the first test starts the cluster
 
 SIGTERM_HEEDED = """
 import signal, sys
@@ -163,7 +163,7 @@ def test_a_job_on_a_real_kubelet_loses_a_worker_and_is_exact(namespace: Namespac
             image_name=kubelet.IMAGE,
             model_zoo=counting.ROOT / "model_zoo",
             cluster_spec=spec,
-            master_port=free_port(network.host),
+            master_port=free_ports(network.host)[0],
             **{f"{role}_resource_request": small for role in ("master", "worker", "ps")},
         )
         job.until_records(4_000)
@@ -173,9 +173,3 @@ def test_a_job_on_a_real_kubelet_loses_a_worker_and_is_exact(namespace: Namespac
         assert {pod["spec"]["nodeName"] for pod in job.pods("worker")} == {kubelet.NAME}
     finally:
         job.close()
-
-
-def free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

@@ -15,7 +15,7 @@ from tests.packages.kubernetes.cluster.job import CLI, ClusterJob
 
 pytestmark = [
     pytest.mark.kubernetes,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.parametrize("namespace", [QUEUED], indirect=True),
 ]
 
@@ -83,7 +83,6 @@ class QueuedJob(ClusterJob):
         self.namespace.cluster.wait_for(
             self.namespace.path("jobs", self.name, group="apis/batch/v1"),
             is_so,
-            seconds=90,
         )
 
     def admitted(self) -> list[str]:

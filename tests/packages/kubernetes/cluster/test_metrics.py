@@ -18,7 +18,7 @@ from tests.clusters.kubernetes.namespace import Namespace
 from tests.elastic.prometheus import Prometheus, needs_prometheus
 from tests.packages.kubernetes.cluster.job import ClusterJob
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
 
 DEPLOY = Path(__file__).resolve().parents[4] / "deploy" / "prometheus"
 PORT = 9464

@@ -9,7 +9,7 @@ import pytest
 from tests.clusters.kubernetes.api import ApiError
 from tests.clusters.kubernetes.namespace import HELD, Namespace
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test starts the cluster
 
 
 def python(text: str) -> tuple[str, str, str]:
@@ -148,8 +148,9 @@ def test_image_that_is_not_there_is_said(namespace: Namespace):
     )
 
     assert found["status"]["phase"] == "Pending"
-    listed = namespace.cluster.api.get(namespace.path("events"))
-    assert "Failed to pull image" in str([each["message"] for each in listed["items"]])
+    namespace.cluster.wait_for(
+        namespace.path("events"), lambda listed: "Failed to pull image" in str(listed)
+    )
 
 
 def test_what_is_not_played_is_refused(namespace: Namespace):

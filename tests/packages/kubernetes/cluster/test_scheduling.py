@@ -7,7 +7,7 @@ import pytest
 from tests.clusters.kubernetes.api import Object
 from tests.clusters.kubernetes.namespace import HELD, Namespace
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # the first test starts the cluster
 
 
 def needs(cpus: int) -> dict:
