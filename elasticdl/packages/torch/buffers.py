@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
+from elasticdl.backends.base import Float32
 from elasticdl.errors import ModelError
 from elasticdl.packages.torch.device import Device
 from elasticdl.packages.torch.trial import UntrainedState
@@ -40,6 +43,25 @@ class Buffer:
             module._parameters if self.is_parameter else module._buffers
         )
         return found
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it counts what must not be missing; batch norm hardly needs its own counter."""
+        is_norm = isinstance(self.module, _NormBase) and self.key == "num_batches_tracked"
+        return not self.value.is_floating_point() and not is_norm
+
+    def check_counted(self, before: Float32, now: Float32) -> None:
+        """Refuse integers from which on a float32 cannot count.
+
+        Raises:
+            ModelError: A step has made one of them.
+        """
+        if np.abs(now).max(initial=0.0) >= EXACT_INTEGERS and (now != before).any():
+            raise ModelError(
+                f"buffer {self.name!r} has counted to {EXACT_INTEGERS}, from where on a float32, "
+                "in which workers pass it on, cannot count; count in larger steps, or let it start "
+                "again from 0"
+            )
 
     def put(self, flat: torch.Tensor) -> None:
         """Give the module, or all that share it, a tensor of this backend, with these values."""

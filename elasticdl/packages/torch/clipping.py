@@ -6,6 +6,7 @@ a plain loop of PyTorch, the optimizer clips in its `step`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -70,10 +71,11 @@ def _clipping(
             f"{function}(optimizer, {name}): expected an optimizer of torch.optim, found "
             f"{type(optimizer).__name__}; a scheduler goes around what this returns"
         )
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
+    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if not is_number or not 0 < limit < math.inf:
         raise ModelError(
-            f"{function}(optimizer, {name}): expected {name} above 0, found {limit!r}; leave the "
-            "call out for no clipping"
+            f"{function}(optimizer, {name}): expected a finite {name} above 0, found {limit!r}; "
+            "leave the call out for no clipping"
         )
     # A job has one limit for all parameters, so a second hook is refused.
     if any(isinstance(hook, Clipping) for hook in optimizer._optimizer_step_pre_hooks.values()):

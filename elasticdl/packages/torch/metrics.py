@@ -105,6 +105,12 @@ class TorchMetric:
         is_up = getattr(metric, "higher_is_better", None)
         self.direction = None if is_up is None else "max" if is_up else "min"
         self._names = sorted(metric._defaults)
+        if not self._names:
+            raise ModelError(
+                f"metric {name!r} ({type(metric).__name__}) is made of other metrics, whose sums "
+                "are not its own, so that of several workers cannot be added: let eval_metrics_fn "
+                "return these, each by a name of its own"
+            )
         for state, reduction in metric._reductions.items():
             # torchmetrics names this function for a state that workers may add up.
             if getattr(reduction, "__name__", "") != "dim_zero_sum":

@@ -235,6 +235,20 @@ class PlacedModel:
         parts = [buffer.current() for buffer in self.buffers]
         return self.device.array(torch.cat(parts) if parts else torch.zeros(0)).copy()
 
+    def trained_state(self, before: Float32) -> Float32:
+        """Return the flat vector of buffers after a step that began with another one.
+
+        Raises:
+            ModelError: A buffer has counted too far.
+        """
+        now, start = self.state_values(), 0
+        for buffer, size in zip(self.buffers, self._sizes, strict=True):
+            if buffer.is_counter:
+                part = slice(start, start + size)
+                buffer.check_counted(before[part], now[part])
+            start += size
+        return now
+
     def load(self, dense: Float32, state: Float32) -> None:
         """Take the values of a step."""
         for _, (_, parameter), part in self._moved():

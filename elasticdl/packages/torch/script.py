@@ -111,7 +111,9 @@ class ScriptTrainer(AskingTrainer):
             row_grads=[],
             # A norm to clip by is that of the optimizer's parameters alone.
             dense_grad=self._placed.gradient(None if rules.clip is None else rules.of),
-            state_delta=change_of(self._placed.state_values(), step.state, self._momenta),
+            state_delta=change_of(
+                self._placed.trained_state(step.state), step.state, self._momenta
+            ),
         )
 
     def zero_grad(self) -> None:

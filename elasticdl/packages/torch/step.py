@@ -70,7 +70,7 @@ class TorchStep:
         # The check waits for the GPU, so it comes after the backward pass was started.
         given.check()
         self._check_step(versions)
-        state_delta = placed.state_values()
+        state_delta = placed.trained_state(state)
         if len(state_delta):
             state_delta = change_of(state_delta, state, placed.repeat(self._momenta))
         return StepResult(

@@ -107,6 +107,10 @@ REFUSED = {
         "found StepLR; a scheduler goes around",
     ),
     "no limit": (lambda p: clip_grad_value(sgd(p), 0), "clip_value above 0, found 0"),
+    "infinity": (
+        lambda p: clip_grad_norm(sgd(p), float("inf")),
+        "a finite max_norm above 0, found inf",
+    ),
     "two limits": (
         lambda p: clip_grad_value(clip_grad_norm(sgd(p), 1.0), 1.0),
         "clips already; expected one limit",

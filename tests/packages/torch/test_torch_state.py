@@ -465,6 +465,29 @@ def test_state_that_can_be_carried_is_that_of_a_plain_loop(name, new_torch_job):
         assert values["loss.mean"] == pytest.approx(criterion.mean.item(), rel=1e-5)
 
 
+def test_a_counter_ends_the_job_before_a_float32_cannot_count(new_torch_job):
+    class Both(CountingInABuffer):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(WIDTH, affine=False)
+
+        def forward(self, x):
+            return super().forward(self.norm(x))
+
+    job = begin(new_torch_job, model=Both)
+    [calls] = [v for v in job.description.state if v.name == "calls"]
+    minibatch = next(job.minibatches(make_columns(), 16))
+    given = job.given(minibatch, training=True)
+    state = given.state.copy()
+    state[-1] = 2**24  # of the batch norm, which goes on
+    state[calls.offset] = 2**24 - 2
+    result = job.backend.train_step(minibatch, given.rows, given.dense, state)
+    assert result.state_delta[calls.offset] == 1
+    state[calls.offset] += 1
+    with pytest.raises(ModelError, match="buffer 'calls' has counted to 16777216"):
+        job.backend.train_step(minibatch, given.rows, given.dense, state)
+
+
 def test_one_buffer_of_two_modules_of_which_a_step_makes_two_is_refused(new_torch_job):
     class Parting(SharingABuffer):
         def forward(self, x):

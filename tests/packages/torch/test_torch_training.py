@@ -334,11 +334,16 @@ def test_states_of_metrics_of_torchmetrics_add_up(new_torch_job):
 
     assert job.backend.metric_results(summed) == pytest.approx(whole, rel=1e-6)
     assert whole.keys() == {"auc", "loss"}
-    with pytest.raises(ModelError, match=r"BinaryAUROC\) keeps .* no sum"):
-        new_torch_job(
-            columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"],
-            eval_metrics_fn=lambda: {"auc": classification.BinaryAUROC()},
-        )  # fmt: skip
+    whose = classification.BinaryAUROC
+    for metric, message in (
+        (whose(), r"BinaryAUROC\) keeps .* no sum"),
+        (whose(thresholds=9) + 1.0, r"CompositionalMetric\) is made of other metrics"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            new_torch_job(
+                columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"],
+                eval_metrics_fn=lambda metric=metric: {"auc": metric},
+            )  # fmt: skip
 
 
 def test_weights_of_a_group_of_their_own_may_be_those_of_a_table(new_torch_job):
