@@ -30,6 +30,21 @@ def as_tensor(array: Array) -> tf.Tensor:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
+def as_array(tensor: tf.Tensor) -> Array:
+    """Return an output of a model in a type that files of NumPy, JSON and Arrow have.
+
+    bfloat16 and the like, which other programs read as plain bytes, become float32.
+    """
+    array = np.asarray(tensor)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+def as_predicted(tensor: tf.Tensor) -> Array:
+    """Return the same for predictions, whose strings have a type that a file may hold."""
+    array = as_array(tensor)
+    return array.astype(np.bytes_) if array.dtype == object else array
+
+
 def _aligned(array: Array) -> Array:
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
