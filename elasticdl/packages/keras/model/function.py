@@ -39,8 +39,10 @@ def as_array(tensor: tf.Tensor) -> Array:
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
-def as_predicted(tensor: tf.Tensor) -> Array:
+def as_predicted(tensor: tf.Tensor | None) -> Array | None:
     """Return the same for predictions, whose strings have a type that a file may hold."""
+    if tensor is None:
+        return None
     array = as_array(tensor)
     return array.astype(np.bytes_) if array.dtype == object else array
 
