@@ -441,6 +441,18 @@ def test_an_output_may_be_none(new_job):
     assert outputs[1] is None
 
 
+def test_predictions_that_are_ragged_are_refused(new_job):
+    class Ragged(Optional):
+        def call(self, x):
+            return tf.RaggedTensor.from_tensor(self.dense(x))
+
+    functions = {**FUNCTIONS, "loss": lambda labels, predictions: predictions.flat_values}
+    job = new_job(data(), 16, model=Ragged, **functions)
+    minibatch = next(job.minibatches(data(), 16))
+    with pytest.raises(ModelError, match=r"gives a tf.RaggedTensor: expected dense tensors"):
+        job.backend.predict_step(minibatch, [], *job.parameters())
+
+
 def test_that_a_model_is_not_trained_at_all_is_said(new_job):
     def frozen():
         model = dense()

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.strings import Array
-from elasticdl.errors import users_place_in
+from elasticdl.errors import ModelError, users_place_in
 from elasticdl.packages.keras.types import ConcreteFunction, Nested, Specs
 
 _ALIGNMENT = 64  # TensorFlow's kernels stop the process on tensors that lie elsewhere
@@ -40,9 +40,18 @@ def as_array(tensor: tf.Tensor) -> Array:
 
 
 def as_predicted(tensor: tf.Tensor | None) -> Array | None:
-    """Return the same for predictions, whose strings have a type that a file may hold."""
+    """Return the same for predictions, whose strings have a type that a file may hold.
+
+    Raises:
+        ModelError: It is sparse or ragged, and has no row for each record.
+    """
     if tensor is None:
         return None
+    if isinstance(tensor, tf.RaggedTensor | tf.SparseTensor):
+        raise ModelError(
+            f"the model gives a tf.{type(tensor).__name__}: expected dense tensors as predictions, "
+            "such as outputs.to_tensor() or tf.sparse.to_dense(outputs)"
+        )
     array = as_array(tensor)
     return array.astype(np.bytes_) if array.dtype == object else array
 
