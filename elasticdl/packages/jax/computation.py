@@ -18,6 +18,7 @@ from elasticdl.packages.jax.variables import seed_of
 from elasticdl.packages.keras.computation import ByStructure, Compiled
 from elasticdl.packages.keras.description import Untrained
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
+from elasticdl.packages.keras.model.function import as_array
 from elasticdl.packages.keras.model.state import VariableRules
 from elasticdl.packages.keras.model.trial import check_steps, leaves_a_trace, note
 
@@ -94,7 +95,7 @@ class JaxComputation(Compiled[JaxStep, JaxInference]):
     ) -> object:
         """Return the outputs as arrays."""
         outputs, _ = self.infer(self.taken(minibatch), rows, dense, state)
-        return keras.tree.map_structure(np.asarray, outputs)
+        return keras.tree.map_structure(as_array, outputs)
 
     def make_step(self, minibatch: KerasMinibatch) -> JaxStep:
         """Return a step for minibatches like one."""

@@ -188,6 +188,9 @@ def notes_of(placed: PlacedModel, updates: Updates, description: ModelDescriptio
     moved = [t for t in placed.tables if isinstance(t.layer, MovedEmbedding)]
     names = [t.name for t in moved if t.layer.trainable]
     yield from of_moved(names, updates.rule, type(updates.optimizer).__name__)
+    tables = description.tables
+    if not any([*(v.trainable for v in description.dense), *(t.trainable for t in tables)]):
+        yield "the model has no variable that is trained, so training changes none"
     yield from _of_groups(placed, updates.rule)
     yield from _of_doubles(placed)
     yield from of_frozen(description.tables)

@@ -56,6 +56,11 @@ def check_callback(
             f"callbacks() returns {name}, an elasticdl.callbacks.Callback, which is for models in "
             f"PyTorch; a model in Keras has {_of_keras(name)}"
         )
+    if isinstance(callback, type):
+        raise ModelError(
+            f"callbacks() returns the class {callback.__name__}: expected an object, "
+            f"{callback.__name__}(...)"
+        )
     if not isinstance(callback, keras.callbacks.Callback):
         raise ModelError(
             f"callbacks() returns {name}, which is no keras.callbacks.Callback; expected one, "

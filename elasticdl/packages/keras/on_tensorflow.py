@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, Minibatch
 from elasticdl.packages.keras.computation import Computes
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
+from elasticdl.packages.keras.model.function import as_predicted
 from elasticdl.packages.keras.model.gradient import LossGradient
 from elasticdl.packages.keras.model.lookups import Pull
 from elasticdl.packages.keras.model.placed import PlacedModel
@@ -59,4 +59,4 @@ class OnTensorFlow(Computes):
     ) -> object:
         """Return the outputs as arrays."""
         outputs, _ = self.infer(self.taken(minibatch), rows, dense, state)
-        return tf.nest.map_structure(np.asarray, outputs)
+        return tf.nest.map_structure(as_predicted, outputs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, Minibatch, TellFeedWay, tell_nobody
@@ -17,6 +16,7 @@ from elasticdl.packages.keras.export import Exported
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.feed.runner import FeedRunner
 from elasticdl.packages.keras.metrics.collection import Metrics
+from elasticdl.packages.keras.model.function import as_predicted
 
 
 class SavedModelPredictor(ComposedPredictor):
@@ -70,4 +70,5 @@ class SavedModelPredictor(ComposedPredictor):
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> tf.Tensor:
         """Return the model's outputs as arrays."""
-        return tf.nest.map_structure(np.asarray, self._exported(KerasMinibatch.of(minibatch)))
+        outputs = self._exported(KerasMinibatch.of(minibatch))
+        return tf.nest.map_structure(as_predicted, outputs)

@@ -224,6 +224,9 @@ REFUSED = {
         elasticdl.callbacks.Callback()
     ],
     "is no keras.callbacks.Callback": lambda: [print],
+    r"returns the class EarlyStopping: expected an object, EarlyStopping\(": lambda: [
+        keras.callbacks.EarlyStopping
+    ],
 }
 
 

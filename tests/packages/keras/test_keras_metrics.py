@@ -167,8 +167,15 @@ def test_a_metric_whose_result_follows_from_values_in_python_is_refused(make, ke
         (lambda y, p: tf.reduce_mean(tf.abs(y - p)), np.mean(np.abs(LABELS - SCORES))),
         (lambda y, p: np.square(np.asarray(y) - np.asarray(p)), np.mean((LABELS - SCORES) ** 2)),
         (lambda y_hat, y: y_hat, np.mean(LABELS)),
+        (lambda y, p: tf.cast(y, tf.bfloat16), np.mean(LABELS)),
     ],
-    ids=["vector of bool", "scalar by records", "numpy", "labels first, whatever its names"],
+    ids=[
+        "vector of bool",
+        "scalar by records",
+        "numpy",
+        "labels first, whatever its names",
+        "half",
+    ],
 )
 def test_a_functions_results_are_averaged_over_records(function, expected):
     states = [feed(Metrics(lambda: {"f": function}), [part]) for part in PARTS]

@@ -264,6 +264,23 @@ def test_weights_without_a_meaning_are_refused(new_job, as_records, forward, los
         first_step(job_with(new_job, forward, loss, feed), as_records)
 
 
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        (
+            lambda r: (r["x"], None),
+            r"gives None in mode training: expected labels, such as tf\.zeros",
+        ),
+        (lambda r: (r["x"], r["label"], None), "or a tuple without them"),
+    ],
+)
+def test_a_feed_that_gives_none_is_refused(new_job, parts, says):
+    with pytest.raises(ModelError, match=says):
+        job_with(
+            new_job, one_output, per_record, lambda dataset, mode, metadata: dataset.map(parts)
+        )
+
+
 def test_a_feed_with_four_elements_is_refused(new_job):
     def feed(dataset, mode, metadata):
         return dataset.map(lambda r: (r["x"], r["label"], r["weight"], r["weight"]))

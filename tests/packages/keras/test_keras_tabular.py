@@ -12,6 +12,7 @@ from elasticdl.data.base import Metadata
 from elasticdl.data.params import Params
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
+from elasticdl.layers import CompressedInteraction, CrossNetwork, Embedding
 from elasticdl.model_spec import load_model_spec
 from elasticdl.packages.keras.feed.records import column_tensor
 from elasticdl.packages.notebooks import functions
@@ -192,6 +193,20 @@ def test_a_linear_model_and_vectors_have_a_place_for_each_column():
     assert model(features).shape == (3, 1)
     names = [layer.name for layer in model.layers]
     assert {"weights", "weights_tags", "weights_of_numbers"} <= set(names)
+
+
+def test_sizes_may_be_numbers_of_numpy():
+    size = np.array([3, 9]).max() + 1
+    columns = [Category("a", size), Tags("b", size), Cross(["a", "b"], size)]
+    made = Table(columns, LABEL)
+    inputs = made.inputs()
+    assert made.encode(inputs).num_ids == 20
+    layers = [
+        Embedding(np.int64(2), size, combiner="sum"),
+        CompressedInteraction((np.int32(3),)),
+        CrossNetwork(np.int64(2)),
+    ]
+    json.dumps([layer.get_config() for layer in layers])
 
 
 def test_many_ids_have_a_table_without_a_size():

@@ -25,6 +25,11 @@ Feed = Callable[[tf.data.Dataset, Mode, Metadata], Nested]
 
 logger = logging.getLogger(__name__)
 
+_INSTEAD_OF_NONE = (
+    "expected labels, such as tf.zeros([1]) for a loss that does not use them",
+    "expected sample weights, or a tuple without them",
+)
+
 
 class UserFeed:
     """The user's function for one mode, with its complaints put into words."""
@@ -159,6 +164,9 @@ class UserFeed:
                 f"{self.name} must give (features, labels) or (features, labels, sample weights) "
                 f"in mode {self.mode}, found {found}"
             )
+        for part, instead in zip(spec[1:], _INSTEAD_OF_NONE, strict=False):
+            if part is None or isinstance(part, tf.NoneTensorSpec):
+                raise ModelError(f"{self.name} gives None in mode {self.mode}: {instead}")
         if len(spec) == 3:
             self._check_weights(spec[2], found)
         return Structure(*spec)

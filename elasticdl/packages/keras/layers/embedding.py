@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
@@ -401,4 +402,5 @@ def _ids_of_strings(strings: tf.Tensor) -> tf.Tensor:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    # The largest id of a column is a number of NumPy.
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value > 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
 
 from elasticdl.errors import ModelError
 from elasticdl.packages.frameworks.lookup import Shape
@@ -183,9 +184,9 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
 
 
 def _sizes(what: str, sizes: Sequence[int], layer: keras.layers.Layer) -> tuple[int, ...]:
-    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+    if not sizes or not all(isinstance(size, int | np.integer) and size > 0 for size in sizes):
         raise ModelError(
             f"{type(layer).__name__} {layer.name!r}: {what} must be positive whole numbers, found "
             f"{list(sizes)!r}"
         )
-    return tuple(sizes)
+    return tuple(int(size) for size in sizes)

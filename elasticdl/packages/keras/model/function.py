@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.strings import Array
-from elasticdl.errors import users_place_in
+from elasticdl.errors import ModelError, users_place_in
 from elasticdl.packages.keras.types import ConcreteFunction, Nested, Specs
 
 _ALIGNMENT = 64  # TensorFlow's kernels stop the process on tensors that lie elsewhere
@@ -28,6 +28,32 @@ def as_tensor(array: Array) -> tf.Tensor:
     if array.ctypes.data % _ALIGNMENT or not array.flags.carray:
         array = _aligned(array)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def as_array(tensor: tf.Tensor) -> Array:
+    """Return an output of a model in a type that files of NumPy, JSON and Arrow have.
+
+    bfloat16 and the like, which other programs read as plain bytes, become float32.
+    """
+    array = np.asarray(tensor)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+def as_predicted(tensor: tf.Tensor | None) -> Array | None:
+    """Return the same for predictions, whose strings have a type that a file may hold.
+
+    Raises:
+        ModelError: It is sparse or ragged, and has no row for each record.
+    """
+    if tensor is None:
+        return None
+    if isinstance(tensor, tf.RaggedTensor | tf.SparseTensor):
+        raise ModelError(
+            f"the model gives a tf.{type(tensor).__name__}: expected dense tensors as predictions, "
+            "such as outputs.to_tensor() or tf.sparse.to_dense(outputs)"
+        )
+    array = as_array(tensor)
+    return array.astype(np.bytes_) if array.dtype == object else array
 
 
 def _aligned(array: Array) -> Array:

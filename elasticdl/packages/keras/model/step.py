@@ -224,6 +224,7 @@ class _Outputs:
 
     def __init__(self) -> None:
         self._structure: Nested = None
+        self._are_none: list[bool] = []
         self._masked: list[int] = []  # which of the outputs have a mask
 
     def pack(self, outputs: Nested) -> list[tf.Tensor]:
@@ -234,13 +235,18 @@ class _Outputs:
         # A compiled function loses the masks that Keras attached to its outputs, so it returns them
         # too.
         masks = [tf.convert_to_tensor(mask_of(leaves[k])) for k in self._masked]
-        return [*tf.nest.flatten(outputs, expand_composites=True), *masks]
+        flat = tf.nest.flatten(outputs, expand_composites=True)
+        # A compiled function returns no None.
+        self._are_none = [leaf is None for leaf in flat]
+        return [*(leaf for leaf in flat if leaf is not None), *masks]
 
     def unpack(self, tensors: Sequence[tf.Tensor]) -> Nested:
         """Return the outputs in the structure that the model gives."""
         num_masks = len(self._masked)
-        flat, masks = tensors[: len(tensors) - num_masks], tensors[len(tensors) - num_masks :]
-        outputs = tf.nest.pack_sequence_as(self._structure, list(flat), expand_composites=True)
+        given, masks = tensors[: len(tensors) - num_masks], tensors[len(tensors) - num_masks :]
+        coming = iter(given)
+        flat = [None if is_none else next(coming) for is_none in self._are_none]
+        outputs = tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
         leaves = tf.nest.flatten(outputs)
         for k, mask in zip(self._masked, masks, strict=True):
             with_mask(leaves[k], mask)

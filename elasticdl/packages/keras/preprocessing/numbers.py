@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
@@ -183,9 +184,9 @@ def positive(what: str, value: object, layer: keras.layers.Layer) -> int:
     Raises:
         ModelError: The setting is no such number; the error names the layer.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ModelError(
             f"{type(layer).__name__} {layer.name!r}: {what} must be a positive whole number, "
             f"found {value!r}"
         )
-    return value
+    return int(value)

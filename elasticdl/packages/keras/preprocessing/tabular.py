@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.base import Metadata
@@ -212,7 +213,7 @@ class Table:
         """Return the expectations of the data, for checks of the data."""
         described = {name: WantedColumn(name) for name in self._types}
         for column in self.columns:
-            if isinstance(column, Category | Tags) and not isinstance(column.by, int):
+            if isinstance(column, Category | Tags) and not isinstance(column.by, int | np.integer):
                 words = self._types[column.name].vocabulary
                 sep = column.sep if isinstance(column, Tags) else ""
                 described[column.name] = WantedColumn(column.name, words, sep)
@@ -379,7 +380,11 @@ def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
             dtype = column.dtype if isinstance(column, Category) else "string"
             missing = "" if dtype == "string" else -1
             what = f"{type(column).__name__}({column.name!r})"
-            words = () if isinstance(column.by, int) else tuple(vocabulary_of(column.by, what))
+            words = (
+                ()
+                if isinstance(column.by, int | np.integer)
+                else tuple(vocabulary_of(column.by, what))
+            )
             yield column.name, ColumnType(dtype, missing, vocabulary=words)
     named = {column.name for column in columns if not isinstance(column, Cross)}
     for column in columns:
@@ -431,7 +436,8 @@ def _boundaries(column: Bucket) -> list[float]:
 
 def _by(by: int | Sequence[str] | Sequence[int], name: str) -> tuple[keras.layers.Layer, int]:
     """Return the layer that makes ids of values, and the number of possible ids."""
-    if isinstance(by, int):
+    if isinstance(by, int | np.integer):
+        by = int(by)
         return keras.layers.Hashing(by, name=f"{_layer_name(name)}_id"), by
     layer = IndexLookup(by, name=f"{_layer_name(name)}_id")
     return layer, layer.vocab_size()
