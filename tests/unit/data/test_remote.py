@@ -17,6 +17,7 @@ pytest.importorskip("aiohttp")
 from elasticdl._core import RecordWriter, TFRecordWriter
 from elasticdl.cli.main import run_command
 from elasticdl.data import remote
+from elasticdl.data.copies import readable
 from elasticdl.data.open import open_reader
 from elasticdl.errors import DataError, ElasticdlError
 from elasticdl.job import Shard
@@ -201,6 +202,34 @@ def test_a_copy_is_kept_until_the_file_changes(server):
     remote.describe.cache_clear()  # as in another process
 
     assert read_lines(url) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.timeout(60)
+def test_a_copy_is_made_once_though_many_want_it_at_the_same_time(server, monkeypatch):
+    server.files["x.csv"] = b"1\n2\n"
+    url, ranges, made = server.url("x.csv"), remote.ranges, []
+    everybody = threading.Barrier(4)
+
+    def slow(of):
+        made.append(of)
+        everybody.wait()  # until the others are on their way
+        yield from ranges(of)
+
+    def want():
+        if threading.current_thread() is not threads[0]:
+            everybody.wait()
+        found.append(readable(url))
+
+    monkeypatch.setattr(remote, "ranges", slow)
+    found, threads = [], []
+    threads += [threading.Thread(target=want, daemon=True) for _ in range(4)]
+    threads[0].start()
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (made, len(set(found))) == ([url], 1)
+    assert [path.name for path in Path("_cache").iterdir()] == [Path(found[0]).name]
 
 
 def test_a_file_that_changes_while_it_is_copied_is_told(server, tmp_path, monkeypatch):
