@@ -290,6 +290,20 @@ def test_a_password_is_never_told(capsys):
         assert err.startswith("error: ")
 
 
+def test_dates_of_a_database_have_statistics(database):
+    pytest.importorskip("duckdb")
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, d DATE, at DATETIME)")
+    database.execute("INSERT INTO t VALUES (1, '2026-01-31', '2026-01-31 12:00:00')")
+    database.execute("INSERT INTO t VALUES (2, NULL, NULL)")
+    database.commit()
+    words = ["data", "analyze", CLICKS, "--output=s.json", "--data_reader_params=table=t"]
+    assert run_command(words) == 0
+    found = json.loads(Path("s.json").read_text())["columns"]
+    assert found["d"]["vocabulary"]["values"] == ["2026-01-31"]
+    assert found["at"]["vocabulary"]["values"] == ["2026-01-31 12:00:00"]
+    assert (found["d"]["missing"], found["at"]["missing"]) == (1, 1)
+
+
 def test_statistics_and_what_is_shown_of_a_database_have_no_password(database, capsys, monkeypatch):
     pytest.importorskip("duckdb")
     fill(database, 3)
