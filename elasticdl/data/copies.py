@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
+import logging
 import os
 import re
 import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -19,11 +21,14 @@ from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.runtime.secret_files import is_own, make_private, user_name
 
+log = logging.getLogger(__name__)
+
 CACHE_VARIABLE = "ELASTICDL_DATA_CACHE"
 COMPRESSED = (".gz", ".zst")
 _MAGICS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 COMPRESSED_MAGICS = tuple(_MAGICS)
 _COPY_BYTES = 1 << 20
+_HASH_LETTERS = 16
 
 
 def readable(path: str, by_content: bool = False) -> str:
@@ -45,8 +50,9 @@ def readable(path: str, by_content: bool = False) -> str:
     if codec is None:
         return packed
     copy = _copy_of(packed)
-    if not _is_there(copy):
-        _unpack(packed, codec, copy, path)
+    with _alone(copy) as is_missing:
+        if is_missing:
+            _unpack(packed, codec, copy, path)
     return str(copy)
 
 
@@ -104,7 +110,8 @@ def _copy_of(path: str) -> Path:
 
 
 def _named(identity: str, name: str) -> Path:
-    return cache_folder() / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{name}"
+    letters = hashlib.sha256(identity.encode()).hexdigest()[:_HASH_LETTERS]
+    return cache_folder() / f"{letters}-{name}"
 
 
 def _fetched(url: str) -> str:
@@ -112,18 +119,23 @@ def _fetched(url: str) -> str:
     file = remote.describe(url)
     name = re.sub(r"[^\w.-]", "_", remote.without_query(url).rpartition("/")[2])
     copy = _named(f"{url}\0{file.num_bytes}\0{file.version}", name)
-    if not _is_there(copy):
-        try:
-            with _new(copy) as target:
-                for part in remote.ranges(url):
-                    target.write(part)
-                remote.require_same(file)
-        except OSError as error:
-            raise DataError(
-                f"{url}: its copy cannot be written to {copy.parent}: {error.strerror}; "
-                f"{CACHE_VARIABLE} names another folder for copies"
-            ) from error
+    with _alone(copy) as is_missing:
+        if is_missing:
+            _fetch(url, file, copy)
     return str(copy)
+
+
+def _fetch(url: str, file: remote.RemoteFile, copy: Path) -> None:
+    try:
+        with _new(copy) as target:
+            for part in remote.ranges(url):
+                target.write(part)
+            remote.require_same(file)
+    except OSError as error:
+        raise DataError(
+            f"{url}: its copy cannot be written to {copy.parent}: {error.strerror}; "
+            f"{CACHE_VARIABLE} names another folder for copies"
+        ) from error
 
 
 def _unpack(path: str, codec: str, copy: Path, called: str) -> None:
@@ -138,23 +150,73 @@ def _unpack(path: str, codec: str, copy: Path, called: str) -> None:
 
 
 @contextmanager
-def _new(copy: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write to; it becomes the copy if no error is raised."""
-    try:
+def _alone(copy: Path) -> Iterator[bool]:
+    """Give whether a copy is missing, and keep other processes from making it too meanwhile.
+
+    All workers of a machine need it at the same time, and it may be large.
+    """
+    if _is_there(copy):
+        yield False
+        return
+    with _writing(copy.parent):
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(copy.parent)
         if not os.environ.get(CACHE_VARIABLE):
             make_private(copy.parent)
-        descriptor, partial = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
+    lock = copy.with_name(f".{copy.name[:_HASH_LETTERS]}.lock")
+    while True:
+        with _writing(copy.parent):
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            with suppress(OSError):  # some file systems have no locks
+                _lock(descriptor, copy)
+            if not _is_named(descriptor, lock):
+                continue  # whoever had it before has removed it
+            try:
+                yield not _is_there(copy)
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, copy: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("%s: another process makes this copy; it is waited for", copy)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    """Return whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Tell that the folder of copies cannot be written to."""
+    try:
+        yield
     except OSError as error:
         raise DataError(
-            f"{copy.parent}: cannot be written: {error.strerror}; {CACHE_VARIABLE} names another "
+            f"{folder}: cannot be written: {error.strerror}; {CACHE_VARIABLE} names another "
             "folder for copies"
         ) from error
+
+
+@contextmanager
+def _new(copy: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write to; it becomes the copy if no error is raised."""
+    with _writing(copy.parent):
+        descriptor, partial = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
     try:
         with os.fdopen(descriptor, "wb") as target:
             yield target
-        # Another process may have made the same copy meanwhile; both have the same bytes.
         os.replace(partial, copy)
     finally:
         Path(partial).unlink(missing_ok=True)

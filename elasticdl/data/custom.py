@@ -17,6 +17,8 @@ from elasticdl.data.strings import Array
 from elasticdl.errors import DataError, ElasticdlError, ModelError
 from elasticdl.job import Shard
 
+_SHOWN_CHARACTERS = 100
+
 
 def make_custom_reader(
     function: Callable[..., Any], data_path: str, params: Mapping[str, Any]
@@ -207,16 +209,23 @@ class OlderReader:
 
     def shards(self) -> list[Shard]:
         """List the shards of `create_shards`."""
-        shards = self._reader.create_shards()
+        name = f"{type(self._reader).__name__}.create_shards()"
+        shards = _called(name, self._reader.create_shards)
         if not isinstance(shards, Mapping):
             raise DataError(
-                f"{type(self._reader).__name__}.create_shards() returned "
-                f"{type(shards).__name__}: expected a dict of name -> (start, count)"
+                f"{name} returned {type(shards).__name__}: expected a dict of name -> "
+                "(start, count)"
             )
-        return [
-            Shard(str(name), int(start), int(start) + int(count))
-            for name, (start, count) in shards.items()
-        ]
+        try:
+            return [
+                Shard(str(shard), int(start), int(start) + int(count))
+                for shard, (start, count) in shards.items()
+            ]
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{name} returned {str(dict(shards))[:_SHOWN_CHARACTERS]}: expected a dict of name "
+                f"-> (start, count): {error}"
+            ) from error
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the records of `read_records` for the range; check that they are all of it."""

@@ -68,7 +68,8 @@ class TextReader(FileReader):
     @classmethod
     def from_params(cls, paths: Sequence[str], params: Params, is_csv: bool) -> TextReader:
         """Make a reader from `--data_reader_params`; blank lines of CSV are skipped."""
-        is_tsv = all(unpacked_name(path).endswith(".tsv") for path in paths)
+        names = (remote.without_query(path).lower() for path in paths)
+        is_tsv = all(unpacked_name(name).endswith(".tsv") for name in names)
         return cls(
             paths,
             skip_header=params.flag("skip_header", False),

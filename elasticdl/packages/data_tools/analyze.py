@@ -98,7 +98,7 @@ def _values(database: Database, name: str, type_name: str) -> _Values:
         is_int64 = int(least) >= -(2**63) and int(largest) < 2**63
         # Ids that are too large for int64 stay text: as floats, several ids would become one.
         kind, v = ("int64", "x::BIGINT") if is_int64 else ("text", "x::VARCHAR")
-    elif base in ("FLOAT", "DOUBLE"):
+    elif base in ("FLOAT", "DOUBLE", '"NULL"'):  # readers give missing numbers for no value at all
         kind, v = "float", "CASE WHEN isnan(x::DOUBLE) THEN NULL ELSE x::DOUBLE END"
     elif base == "DECIMAL":
         kind, v = "float", "x::VARCHAR::DOUBLE"  # the nearest, which a cast by itself may miss

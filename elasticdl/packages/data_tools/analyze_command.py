@@ -112,6 +112,7 @@ def _compute(
     missing: tuple[str, ...],
     limits: SummaryLimits,
 ) -> Statistics:
+    from elasticdl.data.base import KeepsMissing
     from elasticdl.data.files import num_cores
     from elasticdl.data.open import open_reader
     from elasticdl.packages.data_tools.analyze import analyze as compute
@@ -119,6 +120,8 @@ def _compute(
     from elasticdl.settings.reader_params import without_password
 
     reader = open_reader(source, params)
+    if isinstance(reader, KeepsMissing):  # whole numbers with null are not floats then
+        reader = reader.keeping_missing()
     source = without_password(source)  # it is written to the file, which goes on with the model
     with (
         told_to_end(),  # the copy of the data would stay

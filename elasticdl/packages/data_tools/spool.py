@@ -192,7 +192,7 @@ def _as_arrow(arrow: ModuleType, column: Column | pyarrow.Array) -> pyarrow.Arra
         return column
     if isinstance(column, Strings):
         return column.to_arrow()
-    is_plain = isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "biuf"
+    is_plain = isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "biufmM"
     return arrow.array(column if is_plain else list(column))
 
 

@@ -88,7 +88,10 @@ def open_database(
         }
         with duckdb.connect(f"{folder}/data.duckdb", config=settings) as connection:
             try:
-                names = _fill(connection, reader, source, types, missing, Path(folder), num_threads)
+                with _copying(folder):
+                    names = _fill(
+                        connection, reader, source, types, missing, Path(folder), num_threads
+                    )
                 described = run(connection, f"DESCRIBE {TABLE}").fetchall()
                 kinds = {place: kind for place, kind, *_ in described}
                 places = {name: _place(number) for number, name in enumerate(names)}
@@ -101,6 +104,18 @@ def open_database(
                 if str(error) == _INTERRUPTED:
                     raise KeyboardInterrupt from None
                 raise
+
+
+@contextmanager
+def _copying(folder: str) -> Iterator[None]:
+    """Tell that the copy of the data cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{folder}: the copy of the data cannot be written: {error.strerror or error}; TMPDIR "
+            "names another folder for it"
+        ) from error
 
 
 def _names(reader: DataReader) -> list[str]:

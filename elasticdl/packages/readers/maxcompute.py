@@ -230,12 +230,19 @@ class MaxComputeReader:
         return name in self._nullable or "*" in self._nullable
 
     def _to_columns(self, rows: pyarrow.Table, part: Part, first: int) -> dict[str, Column]:
-        return {
-            name: self._constant(part.values[name], len(rows))
-            if convert is None
-            else convert(self._checked(rows.column(name), name, dtype, part, first))
-            for name, (convert, dtype) in self._converters.items()
-        }
+        columns: dict[str, Column] = {}
+        for name, (convert, dtype) in self._converters.items():
+            if convert is None:
+                columns[name] = self._constant(part.values[name], len(rows))
+                continue
+            array = self._checked(rows.column(name), name, dtype, part, first)
+            try:
+                columns[name] = convert(array)
+            except DataError as error:
+                row = None if error.record is None else first + error.record
+                where = f"rows [{first}, {first + len(rows)})" if row is None else f"row {row}"
+                raise DataError(f"{part}: {where}: {error}", row, is_certain=True) from error
+        return columns
 
     def _checked(
         self, array: pyarrow.Array, name: str, dtype: np.dtype[np.generic], part: Part, first: int

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -422,3 +423,16 @@ def test_the_sample_of_many_files_is_not_of_the_same_rows_of_each(analyze, monke
     column = read_statistics("s.json").column("x")
     middle = [column.quantiles[place] for place in (25, 50, 75)]
     np.testing.assert_allclose(middle, [0.25, 0.5, 0.75], atol=2 * column.quantile_error)
+
+
+def test_no_room_for_the_copy_of_the_data_is_told(analyze):
+    Path("x.csv").write_text("a\n" + "".join(f"word {number}\n" for number in range(50_000)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        code, told = analyze("x.csv", "--data_reader_params=skip_header=true")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    assert "the copy of the data cannot be written: " in told.err
+    assert "TMPDIR names another folder" in told.err

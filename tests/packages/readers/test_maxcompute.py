@@ -139,6 +139,15 @@ def test_null_in_whole_numbers_is_told_with_its_row(server):
     np.testing.assert_array_equal(columns["n"], [4999, np.nan])
 
 
+def test_a_value_that_no_array_can_have_is_told_with_its_place(server):
+    lists = arrow.array([[1], [2, None]], arrow.list_(arrow.int64()))
+    server.tables["clicks"] = arrow.table({"l": lists})
+    said = r"clicks: rows \[0, 2\): column 'l' .* has null in a list"
+    with pytest.raises(DataError, match=said) as told:
+        read(open_reader(PLACE, server.params), Shard(PLACE, 0, 2))
+    assert told.value.is_certain
+
+
 @pytest.mark.parametrize("fault", ["break", "stall", "garble"])
 def test_what_breaks_off_stalls_or_is_garbled_is_read_again_from_there(server, fault):
     server.tables["clicks"] = clicks()

@@ -290,6 +290,41 @@ def test_a_password_is_never_told(capsys):
         assert err.startswith("error: ")
 
 
+def test_whole_numbers_with_null_have_the_statistics_of_whole_numbers(database):
+    pytest.importorskip("duckdb")
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n INT, truth BOOL, x REAL, no INT)")
+    row = "INSERT INTO t VALUES (1, ?, 1, 0.5, NULL), (2, NULL, NULL, NULL, NULL)"
+    database.execute(row, (2**60 + 1,))
+    database.commit()
+    words = ["data", "analyze", CLICKS, "--output=s.json", "--data_reader_params=table=t"]
+    assert run_command(words) == 0
+    found = json.loads(Path("s.json").read_text())["columns"]
+    assert {name: each["kind"] for name, each in found.items()} == {
+        "id": "int64",
+        "n": "int64",
+        "truth": "int64",
+        "x": "float",
+        "no": "float",
+    }
+    assert found["no"]["missing"] == 2
+    assert found["n"]["vocabulary"]["values"] == [2**60 + 1]
+    assert found["n"]["missing"] == found["x"]["missing"] == 1
+
+
+def test_dates_of_a_database_have_statistics(database):
+    pytest.importorskip("duckdb")
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, d DATE, at DATETIME)")
+    database.execute("INSERT INTO t VALUES (1, '2026-01-31', '2026-01-31 12:00:00')")
+    database.execute("INSERT INTO t VALUES (2, NULL, NULL)")
+    database.commit()
+    words = ["data", "analyze", CLICKS, "--output=s.json", "--data_reader_params=table=t"]
+    assert run_command(words) == 0
+    found = json.loads(Path("s.json").read_text())["columns"]
+    assert found["d"]["vocabulary"]["values"] == ["2026-01-31"]
+    assert found["at"]["vocabulary"]["values"] == ["2026-01-31 12:00:00"]
+    assert (found["d"]["missing"], found["at"]["missing"]) == (1, 1)
+
+
 def test_statistics_and_what_is_shown_of_a_database_have_no_password(database, capsys, monkeypatch):
     pytest.importorskip("duckdb")
     fill(database, 3)

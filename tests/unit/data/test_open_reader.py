@@ -154,6 +154,12 @@ def test_bytes_in_rows_keep_their_zero_bytes(dtype):
 def test_older_readers_that_break_their_word_are_named():
     with pytest.raises(DataError, match=r"Older\.create_shards\(\) returned list: expected a dict"):
         adapt_reader(Older([], [])).shards()
+    with pytest.raises(DataError, match=r"create_shards\(\) returned {'a': 7}: expected a dict of"):
+        adapt_reader(Older([], {"a": 7})).shards()
+    broken = Older([])
+    broken.create_shards = lambda: 1 / 0
+    with pytest.raises(ModelError, match=r"Older\.create_shards\(\) raised ZeroDivisionError"):
+        adapt_reader(broken).shards()
     reader = adapt_reader(Older([b"x"] * 3))
     with pytest.raises(DataError, match=r"gave 3 records for \[0, 5\), expected 5"):
         list(reader.read(Shard("s", 0, 5)))

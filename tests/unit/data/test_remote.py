@@ -17,6 +17,7 @@ pytest.importorskip("aiohttp")
 from elasticdl._core import RecordWriter, TFRecordWriter
 from elasticdl.cli.main import run_command
 from elasticdl.data import remote
+from elasticdl.data.copies import readable
 from elasticdl.data.open import open_reader
 from elasticdl.errors import DataError, ElasticdlError
 from elasticdl.job import Shard
@@ -32,7 +33,9 @@ class FaultyServer:
         self.faults: deque[tuple[str, int]] = deque()
         self.asked: list[tuple[int, int]] = []
         self.met: list[str] = []
+        self.sent: list[int] = []  # bytes of answers that were taken whole
         self.knows_ranges = True
+        self.packs = False  # if it is asked by somebody who can unpack
         self.done = threading.Event()
         outer = self
 
@@ -56,6 +59,9 @@ class FaultyServer:
                     return self.head(404, 0)
                 content = outer.files[name]
                 start, end = 0, len(content)
+                if outer.packs and "gzip" in self.headers.get("Accept-Encoding", ""):
+                    self.packed(gzip.compress(content), send)
+                    return None
                 asked = self.headers.get("Range") if outer.knows_ranges else None
                 if asked:
                     first, _, last = asked.removeprefix("bytes=").partition("-")
@@ -69,12 +75,21 @@ class FaultyServer:
                 with suppress(OSError):
                     self.wfile.write(content[start : start + min(num_bytes, end - start)])
                     self.wfile.flush()
+                    outer.sent.append(min(num_bytes, end - start))
                 if kind:
                     outer.met.append(kind)
                     if kind == "stall":
                         outer.done.wait(60)
                     self.close_connection = True
                 return None
+
+            def packed(self, content, send):
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.send_header("Content-Encoding", "gzip")
+                self.end_headers()
+                if send:
+                    self.wfile.write(content)
 
             def head(self, status, length, place=None):
                 self.send_response(status)
@@ -203,6 +218,34 @@ def test_a_copy_is_kept_until_the_file_changes(server):
     assert read_lines(url) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.timeout(60)
+def test_a_copy_is_made_once_though_many_want_it_at_the_same_time(server, monkeypatch):
+    server.files["x.csv"] = b"1\n2\n"
+    url, ranges, made = server.url("x.csv"), remote.ranges, []
+    everybody = threading.Barrier(4)
+
+    def slow(of):
+        made.append(of)
+        everybody.wait()  # until the others are on their way
+        yield from ranges(of)
+
+    def want():
+        if threading.current_thread() is not threads[0]:
+            everybody.wait()
+        found.append(readable(url))
+
+    monkeypatch.setattr(remote, "ranges", slow)
+    found, threads = [], []
+    threads += [threading.Thread(target=want, daemon=True) for _ in range(4)]
+    threads[0].start()
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (made, len(set(found))) == ([url], 1)
+    assert [path.name for path in Path("_cache").iterdir()] == [Path(found[0]).name]
+
+
 def test_a_file_that_changes_while_it_is_copied_is_told(server, tmp_path, monkeypatch):
     server.files["x.csv"] = text()
     read_range = remote.read_range
@@ -245,7 +288,7 @@ def test_what_is_not_given_is_told(server, name, said):
 
 def test_a_server_without_ranges_is_read_where_files_are_small_and_told_else(server):
     server.knows_ranges = False
-    server.files |= {"small.csv": b"1\n2\n", "large.csv": text()}
+    server.files |= {"small.csv": b"1\n2\n", "large.csv": b"1\n" * (16 << 20)}
     assert read_lines(server.url("small.csv")) == [b"1", b"2"]
     num_asked = len(server.asked)
 
@@ -253,7 +296,14 @@ def test_a_server_without_ranges_is_read_where_files_are_small_and_told_else(ser
         ElasticdlError, match=re.escape("the server does not send ranges of a file")
     ):
         open_reader(server.url("large.csv")).shards()
-    assert len(server.asked) == num_asked + 1  # and is not asked again
+    assert len(server.asked) <= num_asked + 3  # and is not asked again
+    assert max(server.sent) < 100  # 32 MiB were not read into memory
+
+
+def test_a_server_that_packs_what_it_sends_is_asked_not_to(server):
+    server.packs = True
+    server.files["x.csv"] = text()
+    assert read_lines(server.url("x.csv"))[-1] == b"59999,xx"
 
 
 def test_what_a_copy_of_a_file_lacks_is_told_of_its_url(server):

@@ -1,6 +1,8 @@
 import pytest
 
 from elasticdl.data.open import open_reader
+from elasticdl.data.params import Params
+from elasticdl.data.text import TextReader
 from elasticdl.errors import ConfigError, DataError
 
 
@@ -52,6 +54,13 @@ def test_a_quote_that_never_closes_is_named_with_its_offset(tmp_path):
     path = write(tmp_path, '1,a\n2,"b\n3,c\n')
     with pytest.raises(DataError, match=r"file\.csv: damaged at offset 4: a quote is opened"):
         lines(path, "quoted_newlines=true")
+
+
+def test_a_tsv_has_tabs_however_its_name_is_written(tmp_path):
+    path = write(tmp_path, b"a\tb\n1\t2\n", "DATA.TSV")
+    assert open_reader(path, "skip_header=true").metadata.column_names == ("a", "b")
+    signed = ["https://host/x.tsv?signature=abc", "https://host/y.tsv.gz?signature=def"]
+    assert TextReader.from_params(signed, Params(""), is_csv=True).delimiter == "\t"
 
 
 def test_a_name_in_the_header_may_have_a_quoted_line_feed(tmp_path):
