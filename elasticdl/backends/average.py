@@ -16,6 +16,15 @@ from elasticdl.job import MetricStates
 log = logging.getLogger(__name__)
 
 
+def as_numbers(value: object) -> Array:
+    """Return an array; bfloat16, which is no type of NumPy's own, becomes float32.
+
+    NumPy writes it to a file as bytes without a type.
+    """
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
 class Average:
     """The sum of values and the sum of their weights."""
 
@@ -38,6 +47,7 @@ class Average:
         Raises:
             ModelError: The values are no numbers, or weights do not fit their shape.
         """
+        values = as_numbers(values)
         if values.dtype.kind not in "biuf":
             raise ModelError(
                 f"metric {self._name!r} must return numbers, found values of type {values.dtype}"

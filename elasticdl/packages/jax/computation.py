@@ -8,6 +8,7 @@ from functools import partial
 import keras
 import numpy as np
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32, Int64, Lookup, Minibatch
 from elasticdl.packages.jax.arrays import as_arrays
 from elasticdl.packages.jax.lookups import JaxCollector
@@ -94,7 +95,7 @@ class JaxComputation(Compiled[JaxStep, JaxInference]):
     ) -> object:
         """Return the outputs as arrays."""
         outputs, _ = self.infer(self.taken(minibatch), rows, dense, state)
-        return keras.tree.map_structure(np.asarray, outputs)
+        return keras.tree.map_structure(as_numbers, outputs)
 
     def make_step(self, minibatch: KerasMinibatch) -> JaxStep:
         """Return a step for minibatches like one."""

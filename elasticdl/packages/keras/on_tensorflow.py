@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32, Minibatch
 from elasticdl.packages.keras.computation import Computes
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
@@ -59,4 +59,4 @@ class OnTensorFlow(Computes):
     ) -> object:
         """Return the outputs as arrays."""
         outputs, _ = self.infer(self.taken(minibatch), rows, dense, state)
-        return tf.nest.map_structure(np.asarray, outputs)
+        return tf.nest.map_structure(as_numbers, outputs)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32, Minibatch, TellFeedWay, tell_nobody
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
@@ -70,4 +70,4 @@ class SavedModelPredictor(ComposedPredictor):
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> tf.Tensor:
         """Return the model's outputs as arrays."""
-        return tf.nest.map_structure(np.asarray, self._exported(KerasMinibatch.of(minibatch)))
+        return tf.nest.map_structure(as_numbers, self._exported(KerasMinibatch.of(minibatch)))
