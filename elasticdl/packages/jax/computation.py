@@ -10,7 +10,7 @@ import numpy as np
 
 from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32, Int64, Lookup, Minibatch
-from elasticdl.packages.jax.arrays import as_arrays
+from elasticdl.packages.jax.arrays import ShapesSeen, as_arrays
 from elasticdl.packages.jax.lookups import JaxCollector
 from elasticdl.packages.jax.loss import JaxLoss
 from elasticdl.packages.jax.placed import JaxModel
@@ -54,6 +54,7 @@ class JaxComputation(Compiled[JaxStep, JaxInference]):
         self.rules = rules
         self._user_loss = loss
         self._make_loss = make_loss
+        self._shapes = ShapesSeen()
         self.collected = ByStructure(placed, partial(JaxCollector, placed))
         self.tables: Sequence[int] = self.collected(sample).tables
 
@@ -105,7 +106,7 @@ class JaxComputation(Compiled[JaxStep, JaxInference]):
         # Keras makes variables of its losses in their first call, which must not be within a
         # trace.
         loss.prepare(minibatch.labels, model.sample_outputs)
-        return JaxStep(model, loss, self.rules.momenta, tables, structure)
+        return JaxStep(model, loss, self.rules.momenta, tables, structure, self._shapes)
 
     def make_inference(self, minibatch: KerasMinibatch) -> JaxInference:
         """Return an inference for minibatches like one."""
