@@ -16,6 +16,7 @@ from elasticdl import Mode, preprocessing
 from elasticdl.backends.exported import has_rows_beside
 from elasticdl.checkpoints.exports import write_tables
 from elasticdl.layers import Embedding
+from tests.packages.keras.plain_model import FUNCTIONS, data
 
 pytestmark = pytest.mark.keras
 
@@ -199,3 +200,15 @@ def test_branches_are_added_in_the_order_of_a_model_with_its_tables_inside(new_j
         scores = beside.score(features, [tf.constant(of_site) for of_site in found])
 
         assert scores.numpy().tobytes() == inside.serve(features).numpy().tobytes()
+
+
+def test_weights_of_bfloat16_are_float32_in_the_file_for_whoever_serves(new_job, tmp_path):
+    def model():
+        x = keras.Input((4,))
+        return keras.Model(x, keras.layers.Dense(1, dtype="bfloat16", name="last")(x))
+
+    job = new_job(data(), 16, model=model, **FUNCTIONS)
+    job.backend.export(tmp_path, *job.parameters(), None)
+    with np.load(tmp_path / "dense.npz") as found:
+        kinds = {name: found[name].dtype for name in found}
+    assert kinds == {"last/kernel": np.float32, "last/bias": np.float32}
