@@ -16,6 +16,16 @@ from elasticdl.job import MetricStates
 log = logging.getLogger(__name__)
 
 
+def as_numbers(value: object) -> Array:
+    """Return an array; bfloat16 and the like, which are no types of NumPy's own, become float32.
+
+    NumPy writes them to a file as bytes without a type, and no other program reads them.
+    """
+    array = np.asarray(value)
+    is_foreign = array.dtype.kind == "V" and array.dtype.type is not np.void
+    return array.astype(np.float32) if is_foreign else array
+
+
 class Average:
     """The sum of values and the sum of their weights."""
 
@@ -38,6 +48,7 @@ class Average:
         Raises:
             ModelError: The values are no numbers, or weights do not fit their shape.
         """
+        values = as_numbers(values)
         if values.dtype.kind not in "biuf":
             raise ModelError(
                 f"metric {self._name!r} must return numbers, found values of type {values.dtype}"

@@ -73,8 +73,10 @@ def claimed(directory: Location, holder: str, flag: str = "checkpoint_dir") -> I
         try:
             yield warning
         finally:
-            # The file is removed while the lock is held: nobody can lock it and then lose it.
-            path.unlink(missing_ok=True)
+            # The file is removed while the lock is held: nobody can lock it and then lose it. If it
+            # cannot be removed, the lock ends all the same.
+            with contextlib.suppress(OSError):
+                path.unlink()
             if is_new:
                 with contextlib.suppress(OSError):  # there are checkpoints in it
                     directory.rmdir()

@@ -191,6 +191,9 @@ class Worker:
         self._stop.set()
         if self._error is not None:
             self._telling.tell_kept_at_last()
+        if self._is_leaving:
+            self._close_watches()
+        if self._error is not None:
             raise self._error
 
     def leave(self) -> None:
@@ -425,8 +428,14 @@ class Worker:
         try:
             self._commit_all()
         finally:
-            for watch in self._watches:
-                watch.close()
+            # `give_back` waits for this thread, and a watch may wait for a slow disk.
+            if not self._is_leaving:
+                self._close_watches()
+
+    def _close_watches(self) -> None:
+        watches, self._watches = self._watches, ()
+        for watch in watches:
+            watch.close()
 
     def _commit_all(self) -> None:
         for item in self._computed:

@@ -275,10 +275,19 @@ def _stragglers(workers: Mapping[int, _Worked]) -> Iterator[tuple[Anomaly, str]]
         stage, factor = _slowest_stage(busy[index], [w for n, w in busy.items() if n != index])
         name, advice = f"worker {index}", "Look at its machine: is it busy with other work?"
         text = (
-            f"{name} trains {rate:,.0f} records/s, the median is {usual:,.0f}; its {stage} takes "
-            f"{factor:.1f} times as long as that of the others. {advice}"
+            f"{name} trains {rate:,.0f} records/s, the median is {usual:,.0f}; "
+            f"{_compared(stage, factor)}. {advice}"
         )
         yield Anomaly("straggler", name, advice, stage), text
+
+
+def _compared(stage: str, factor: float) -> str:
+    """Say how a stage of a worker compares with that of the others."""
+    if factor == 1.0:
+        return "none of its stages takes longer than that of the others"
+    if math.isinf(factor):
+        return f"it spends time on {stage}, and the others do not"
+    return f"its {stage} takes {factor:.1f} times as long as that of the others"
 
 
 def _slowest_stage(worker: _Worked, others: list[_Worked]) -> tuple[str, float]:

@@ -21,7 +21,7 @@ from elasticdl.packages.keras.types import Specs
 
 log = logging.getLogger(__name__)
 
-_MANY_SIZES = 8
+_MANY_SHAPES = 8
 _INT32 = np.iinfo(np.int32)
 _UINT32 = np.iinfo(np.uint32)
 
@@ -118,21 +118,26 @@ class FeatureNames:
                 )
 
 
-class SizesSeen:
-    """Counts the sizes of minibatches: for each of them a step is compiled."""
+class ShapesSeen:
+    """Counts the shapes of minibatches: for each of them a step is compiled."""
 
     def __init__(self) -> None:
-        self._sizes: set[int] = set()
+        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
 
-    def note(self, size: int) -> None:
-        """Note a size; say so once if there are many."""
-        if size in self._sizes:
+    def note(self, tensors: Sequence[Array]) -> None:
+        """Note the shapes of a minibatch; say so once if there are many."""
+        shapes = tuple(array.shape for array in tensors)
+        if shapes in self._shapes:
             return
-        self._sizes.add(size)
-        if len(self._sizes) == _MANY_SIZES:
-            log.warning(
-                "minibatches have %d different sizes so far, and JAX compiles a step for each of "
-                "them; expected one size, and another at the end of a shard: leave "
-                "no records out in feed",
-                len(self._sizes),
-            )
+        self._shapes.add(shapes)
+        if len(self._shapes) != _MANY_SHAPES:
+            return
+        of_records = {tuple(shape[1:] for shape in each) for each in self._shapes}
+        log.warning(
+            "minibatches have %d different shapes so far, and JAX compiles a step for each of "
+            "them; expected one, and another at the end of a shard: %s",
+            len(self._shapes),
+            "leave no records out in feed"
+            if len(of_records) == 1
+            else "pad lists to one width in feed, such as by to_tensor(shape=...)",
+        )

@@ -8,8 +8,9 @@ from functools import partial
 import keras
 import numpy as np
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32, Int64, Lookup, Minibatch
-from elasticdl.packages.jax.arrays import as_arrays
+from elasticdl.packages.jax.arrays import ShapesSeen, as_arrays
 from elasticdl.packages.jax.lookups import JaxCollector
 from elasticdl.packages.jax.loss import JaxLoss
 from elasticdl.packages.jax.placed import JaxModel
@@ -18,7 +19,6 @@ from elasticdl.packages.jax.variables import seed_of
 from elasticdl.packages.keras.computation import ByStructure, Compiled
 from elasticdl.packages.keras.description import Untrained
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
-from elasticdl.packages.keras.model.function import as_array
 from elasticdl.packages.keras.model.state import VariableRules
 from elasticdl.packages.keras.model.trial import check_steps, leaves_a_trace, note
 
@@ -54,6 +54,7 @@ class JaxComputation(Compiled[JaxStep, JaxInference]):
         self.rules = rules
         self._user_loss = loss
         self._make_loss = make_loss
+        self._shapes = ShapesSeen()
         self.collected = ByStructure(placed, partial(JaxCollector, placed))
         self.tables: Sequence[int] = self.collected(sample).tables
 
@@ -95,7 +96,7 @@ class JaxComputation(Compiled[JaxStep, JaxInference]):
     ) -> object:
         """Return the outputs as arrays."""
         outputs, _ = self.infer(self.taken(minibatch), rows, dense, state)
-        return keras.tree.map_structure(as_array, outputs)
+        return keras.tree.map_structure(as_numbers, outputs)
 
     def make_step(self, minibatch: KerasMinibatch) -> JaxStep:
         """Return a step for minibatches like one."""
@@ -105,7 +106,7 @@ class JaxComputation(Compiled[JaxStep, JaxInference]):
         # Keras makes variables of its losses in their first call, which must not be within a
         # trace.
         loss.prepare(minibatch.labels, model.sample_outputs)
-        return JaxStep(model, loss, self.rules.momenta, tables, structure)
+        return JaxStep(model, loss, self.rules.momenta, tables, structure, self._shapes)
 
     def make_inference(self, minibatch: KerasMinibatch) -> JaxInference:
         """Return an inference for minibatches like one."""

@@ -21,6 +21,7 @@ import tensorflow as tf
 from jax import export
 from jax.experimental import jax2tf
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32, TableSource
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
@@ -296,7 +297,7 @@ def _variables(group: JaxVariables, flat: Float32) -> list[tf.Variable]:
 def _named(placed: JaxModel, served: ServedByTensorFlow) -> list[tuple[keras.Variable, Array]]:
     variables = [*placed.dense.variables, *placed.state.variables]
     held = [*served.dense, *served.state]
-    return [(v, one.numpy()) for v, one in zip(variables, held, strict=True)]
+    return [(v, as_numbers(one.numpy())) for v, one in zip(variables, held, strict=True)]
 
 
 def _cut(arrays: Sequence[jax.Array], ends: Sequence[int]) -> list[Sequence[jax.Array]]:

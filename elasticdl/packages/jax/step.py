@@ -15,7 +15,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from elasticdl.backends.base import Float32, StepResult
 from elasticdl.errors import ModelError
 from elasticdl.packages.frameworks.momenta import change_of
-from elasticdl.packages.jax.arrays import FeatureNames, SizesSeen
+from elasticdl.packages.jax.arrays import FeatureNames, ShapesSeen
 from elasticdl.packages.jax.loss import JaxLoss
 from elasticdl.packages.jax.placed import JaxModel, of_32_bits
 from elasticdl.packages.jax.variables import seed_of
@@ -109,6 +109,7 @@ class JaxStep:
         momenta: Sequence[float],
         tables: Sequence[int],
         structure: Structure,
+        shapes: ShapesSeen,
     ) -> None:
         self._placed = placed
         self._loss = loss
@@ -117,7 +118,7 @@ class JaxStep:
         self._momenta = placed.state.repeat(momenta)
         self._outputs = _Outputs()
         self._names = FeatureNames.of(structure)
-        self._sizes = SizesSeen()
+        self._shapes = shapes
         self._function = jax.jit(self._compute)
         self._are_used: Sequence[bool] | None = None
 
@@ -134,7 +135,7 @@ class JaxStep:
     ) -> StepResult:
         """Run one step; see `Trainer.train_step`."""
         self._placed.state.check_counters(state)
-        self._sizes.note(minibatch.num_records)
+        self._shapes.note(minibatch.tensors)
         given = GivenArrays(rows, dense, state, seed_of(minibatch.seed), minibatch.tensors)
         if self._are_used is None:
             self.prepare(minibatch, given)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
@@ -145,7 +146,7 @@ def _served(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> t
 
 
 def _values(*groups: Variables) -> dict[str, Array]:
-    return {v.path: np.asarray(v.numpy()) for group in groups for v in group.variables}
+    return {v.path: as_numbers(v.numpy()) for group in groups for v in group.variables}
 
 
 def describe_beside(placed: PlacedModel, lookups: Sequence[int]) -> dict[str, object]:

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.served import (
     FeatureSpec,
@@ -22,7 +23,6 @@ from elasticdl.backends.served import (
 from elasticdl.data.strings import Array
 from elasticdl.errors import ExportError
 from elasticdl.packages.keras.export_beside import DESCRIPTION, MODEL
-from elasticdl.packages.keras.model.function import as_array
 from elasticdl.packages.keras.types import Nested, Specs
 
 
@@ -67,7 +67,7 @@ class KerasServed:
         given = [tf.constant(of_site) for of_site in rows]
         outputs = _called(self._model.score, self._given(features), given)
         named = outputs_by_name(outputs, self._outputs)
-        return {name: as_array(value) for name, value in named.items()}
+        return {name: as_numbers(value) for name, value in named.items()}
 
     def _given(self, features: Mapping[str, Array]) -> Nested:
         if isinstance(self._specs, dict):

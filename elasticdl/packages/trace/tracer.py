@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Int64, ModelDescription, StepResult
 from elasticdl.config import JobConfig
 from elasticdl.data.strings import Array
@@ -182,7 +181,7 @@ def _leaves(name: str, structure: Any) -> Iterator[tuple[str, Array]]:
     elif structure is not None:
         if hasattr(structure, "detach"):
             structure = structure.detach().cpu()
-        array = np.asarray(structure)
+        array = as_numbers(structure)
         if array.dtype.kind in "biuf":
             yield name, array
 

@@ -12,11 +12,14 @@ from elasticdl.packages.advice.anomalies import RISE, SECONDS, SLOW, Anomalies
 class Job:
     """Workers and ps replicas that are heard each second, and looked at."""
 
-    def __init__(self, rates, busy=0.1, waits=0.0, slow_stage="compute", idle=(), does=""):
+    def __init__(
+        self, rates, busy=0.1, waits=0.0, slow_stage="compute", idle=(), does="", per_record=False
+    ):
         self.anomalies = Anomalies(0.0)
         self.now, self.told = 0.0, []
         self.rates, self.busy, self.waits = list(rates), busy, waits
         self.slow_stage, self.idle = slow_stage, idle
+        self.per_record = per_record  # whether each record takes the usual time in the usual stages
         self.does = does  # what the last worker does for most of its time
         self.records = [0.0] * len(self.rates)
         self.loss = 0.5
@@ -33,6 +36,8 @@ class Job:
 
     def heard(self, index):
         stages = {"feed": 0.1 * self.now, "compute": 0.5 * self.now, "no task": 0.0}
+        if self.per_record:
+            stages = {name: s * self.rates[index] / 100 for name, s in stages.items()}
         if self.rates[index] < max(self.rates):
             stages[self.slow_stage] = 0.9 * self.now
             stages["staleness wait"] = self.now  # for what it computes itself
@@ -75,6 +80,19 @@ def test_straggler_that_was_over_is_told_again():
 def test_of_two_workers_none_is_a_straggler_and_of_one_without_a_task_neither():
     assert Job([100, 10]).go_on(3 * SECONDS) == []
     assert Job([100, 100, 100, 10], idle=(3,)).go_on(3 * SECONDS) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        ("metrics", "it spends time on metrics, and the others do not"),
+        ("lease", "none of its stages takes longer than that of the others"),
+    ],
+)
+def test_of_a_stage_that_others_do_not_have_no_factor_is_told(stage, words):
+    job = Job([100, 100, 100, 40], slow_stage=stage, per_record=True)
+    ((_, text),) = job.go_on(3 * SECONDS)
+    assert f"the median is 100; {words}. Look" in text
 
 
 @pytest.mark.parametrize("label", ["evaluate", "checkpoint", "recover", "re-form"])

@@ -1,6 +1,7 @@
 """Builds models that JAX cannot train, and one that it can; prints what is said, as JSON."""
 
 import json
+import logging
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -254,6 +255,24 @@ def of_another_width():
     return made.train_step(wider, rows, *made.initial_values()).loss
 
 
+def of_many_widths():
+    """Return what the log says of minibatches of one size, whose lists are of many widths."""
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("elasticdl.packages.jax").addHandler(handler)
+
+    def model():
+        numbers = keras.Input((None,), name="numbers")
+        return keras.Model({"numbers": numbers}, keras.ops.sum(numbers, axis=1, keepdims=True))
+
+    made = trainer(model)
+    made.build(given(numbers=NUMBERS))
+    for width in range(1, 10):
+        sample = given(numbers=np.ones((N, width), np.float32))
+        made.train_step(sample, [], *made.initial_values())
+    return said
+
+
 def no_class():
     """Say what a job tells of a label that is no class, which JAX would train with a loss of 0."""
 
@@ -270,4 +289,5 @@ if __name__ == "__main__":
     found = {name: said_of(*case) for name, case in CASES.items()}
     more = {"no_class": no_class(), "two_outputs": of_two_outputs(), "described": described()}
     more |= {"any_length": of_any_length(), "another_width": of_another_width()}
+    more["many_widths"] = of_many_widths()
     print(json.dumps({**found, **more}))

@@ -80,3 +80,9 @@ def test_a_model_is_exported_whose_features_have_any_lengths(said):
 
 def test_large_ids_are_taken_in_minibatches_of_every_width(said):
     assert said["another_width"] == (1 - 3) ** 2
+
+
+def test_a_feed_that_pads_to_many_widths_is_told_to_give_one(said):
+    (line,) = said["many_widths"]
+    assert "minibatches have 8 different shapes so far" in line
+    assert "to_tensor(shape=...)" in line

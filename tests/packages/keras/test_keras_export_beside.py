@@ -243,3 +243,15 @@ def test_outputs_that_are_bfloat16_or_text_can_be_read_by_other_programs(new_job
     found = served.score({feature.name: records["x"]}, [])
     np.testing.assert_array_equal(found["half"], written["half"])
     assert found["half"].dtype == np.float32
+
+
+def test_weights_of_bfloat16_are_float32_in_the_file_for_whoever_serves(new_job, tmp_path):
+    def model():
+        x = keras.Input((4,))
+        return keras.Model(x, keras.layers.Dense(1, dtype="bfloat16", name="last")(x))
+
+    job = new_job(data(), 16, model=model, **FUNCTIONS)
+    job.backend.export(tmp_path, *job.parameters(), None)
+    with np.load(tmp_path / "dense.npz") as found:
+        kinds = {name: found[name].dtype for name in found}
+    assert kinds == {"last/kernel": np.float32, "last/bias": np.float32}

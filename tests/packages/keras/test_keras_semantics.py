@@ -489,6 +489,20 @@ class TestHalfPrecision:
         assert "dense/kernel, dense/bias: variables of float64 are kept" in notes[0][0]
         assert notes[1] == []
 
+    def test_outputs_of_bfloat16_are_predicted_and_measured_as_float32(self, new_job):
+        def model():
+            x = keras.Input((4,))
+            return keras.Model(x, keras.layers.Dense(1, dtype="mixed_bfloat16")(x))
+
+        error = {"error": lambda y, p: tf.abs(tf.cast(y, p.dtype) - p)}
+        functions = {**FUNCTIONS, "eval_metrics_fn": lambda: error}
+        job = new_job(data(), 16, model=model, **functions)
+        minibatch, values = next(job.minibatches(data(), 16)), job.backend.initial_values()
+        assert job.backend.predict_step(minibatch, [], *values).dtype == np.float32
+        job.backend.new_metrics()
+        job.backend.evaluate_step(minibatch, [], *values)
+        assert job.backend.metric_results(job.backend.metric_states())["error"] > 0
+
     def test_gradients_too_small_for_float16_arrive(self, new_job):
         """Without a scale they are 0: the smallest number of float16 is 6e-8."""
         small = {**FUNCTIONS, "loss": lambda y, p: 1e-8 * tf.reduce_mean(squared(y, p))}

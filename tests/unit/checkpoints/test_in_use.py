@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import re
+import shutil
 import subprocess
 import sys
 
@@ -85,3 +86,11 @@ def test_bucket_that_is_not_there_is_refused_at_once(s3):
     complaint = r"--checkpoint_dir=s3://.*: cannot be written to"
     with pytest.raises(ConfigError, match=complaint), claimed(place, "one"):
         pass
+
+
+def test_a_folder_that_is_out_of_reach_at_the_end_fails_no_job(tmp_path):
+    folder = tmp_path / "checkpoints"
+    with claimed(folder, "job"):
+        shutil.rmtree(folder)
+        folder.write_text("something else")
+    assert folder.read_text() == "something else"

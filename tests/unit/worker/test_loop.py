@@ -478,3 +478,35 @@ def test_a_metric_that_fails_does_not_fail_the_training(caplog):
     assert [r.num_measured for r in run.master.reports] == [0, 0]
     assert [r.num_records for r in run.master.reports] == [20, 10]
     assert caplog.text.count("there are no metrics of training: metric 'x' raised") == 1
+
+
+def test_leases_are_given_back_though_a_watch_of_the_steps_does_not_end():
+    may_end, has_begun, told = threading.Event(), threading.Event(), []
+
+    class Slow:
+        def handed_in(self, item, done):
+            has_begun.set()
+
+        def close(self):
+            told.append([report.outcome for report in run.master.reports])
+            assert may_end.wait(60)
+
+    class Waiting(NumpyTrainer):
+        def train_step(self, *given):
+            if has_begun.is_set():
+                run.worker.leave()
+            return super().train_step(*given)
+
+    run = Run([training(1, 0, 40)], trainer=Waiting)
+    run.worker._watches = [Slow()]
+    with ThreadPoolExecutor(2) as threads:
+        ended = threads.submit(run.worker.run)
+        has_begun.wait(60)
+        given_back = threads.submit(run.worker.give_back, 60)
+        try:
+            given_back.result(30)
+        finally:
+            may_end.set()
+        ended.result(60)
+    assert [report.outcome for report in run.master.reports] == [Outcome.RETURNED]
+    assert len(told) == 1

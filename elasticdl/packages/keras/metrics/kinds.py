@@ -15,7 +15,6 @@ from elasticdl.errors import ModelError
 from elasticdl.packages.frameworks.python_state import PythonState, shown
 from elasticdl.packages.keras.feed.minibatch import num_records
 from elasticdl.packages.keras.internals import get_keras_mask, set_keras_mask
-from elasticdl.packages.keras.model.function import as_array
 from elasticdl.packages.keras.model.trial import visit
 from elasticdl.packages.keras.types import Nested
 
@@ -215,7 +214,7 @@ class FunctionMetric:
 
     def update(self, labels: Nested, predictions: Nested, weights: Nested = None) -> None:
         """See `Metric`."""
-        values = as_array(self._function(labels, predictions))
+        values = np.asarray(self._function(labels, predictions))
         factors = {"a mask": mask_of(predictions), "sample weights": weights}
         self._average.add(values, num_records(predictions), factors)
 

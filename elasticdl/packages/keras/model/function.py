@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError, users_place_in
 from elasticdl.packages.keras.types import ConcreteFunction, Nested, Specs
@@ -30,17 +31,8 @@ def as_tensor(array: Array) -> tf.Tensor:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
-def as_array(tensor: tf.Tensor) -> Array:
-    """Return an output of a model in a type that files of NumPy, JSON and Arrow have.
-
-    bfloat16 and the like, which other programs read as plain bytes, become float32.
-    """
-    array = np.asarray(tensor)
-    return array.astype(np.float32) if array.dtype.kind == "V" else array
-
-
 def as_predicted(tensor: tf.Tensor | None) -> Array | None:
-    """Return the same for predictions, whose strings have a type that a file may hold.
+    """Return a prediction as an array of a type that a file may hold.
 
     Raises:
         ModelError: It is sparse or ragged, and has no row for each record.
@@ -52,7 +44,7 @@ def as_predicted(tensor: tf.Tensor | None) -> Array | None:
             f"the model gives a tf.{type(tensor).__name__}: expected dense tensors as predictions, "
             "such as outputs.to_tensor() or tf.sparse.to_dense(outputs)"
         )
-    array = as_array(tensor)
+    array = as_numbers(tensor)
     return array.astype(np.bytes_) if array.dtype == object else array
 
 
