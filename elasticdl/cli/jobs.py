@@ -187,9 +187,13 @@ def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
     else:
         try:
             last = ask(job, _cancel)
-        except UnavailableError:
-            if not (why := job.waiting()):
+        except UnavailableError as error:
+            if job.end(0.0) is not None:
                 raise
+            if not (why := job.waiting()):
+                raise UnavailableError(
+                    f"{error}; elasticdl stop --now {job.name} ends its processes all the same"
+                ) from error
             echo(f"{job.name} has no master to be told ({why}): what it has is deleted")
             job.delete()
     end = job.end(_STOP_SECONDS)
