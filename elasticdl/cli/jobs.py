@@ -290,14 +290,14 @@ def _all_logs(
                     raise
                 echo(f"{role}-{index}: {error}", err=True)
         return
-    lines: queue.SimpleQueue[tuple[str, str | ElasticdlError]] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[tuple[str, str | ElasticdlError | OSError]] = queue.SimpleQueue()
     readers: dict[tuple[Role, int], threading.Thread] = {}
 
     def read(role: Role, index: int) -> None:
         try:
             for line in job.logs(role, index, follow=True):
                 lines.put((f"{role}-{index}", line))
-        except ElasticdlError as error:
+        except (ElasticdlError, OSError) as error:  # the main thread's to tell
             lines.put((f"{role}-{index}", error))
 
     next_look = 0.0

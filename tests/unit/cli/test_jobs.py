@@ -117,3 +117,16 @@ def test_a_job_of_another_user_is_refused_in_words(monkeypatch, capsys, words):
     monkeypatch.setattr(choose, "find", find)
     assert run_command([*words, "/home/ann/jobs/a"]) == 1
     assert capsys.readouterr().err == "error: /home/ann/jobs/a/job.json: Permission denied\n"
+
+
+def test_a_log_that_may_not_be_read_ends_the_command_in_words(monkeypatch, capsys):
+    class ForeignJob(EndingJob):
+        def processes(self):
+            return [(Role.WORKER, 0)]
+
+        def logs(self, role, index, follow):
+            raise PermissionError(errno.EACCES, "Permission denied", "logs/worker-0.log")
+
+    monkeypatch.setattr(choose, "find", lambda name: ForeignJob(ends=True))
+    assert run_command(["logs", "clicks", "--follow"]) == 1
+    assert capsys.readouterr().err == "error: logs/worker-0.log: Permission denied\n"
