@@ -187,9 +187,13 @@ def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
     else:
         try:
             last = ask(job, _cancel)
-        except UnavailableError:
-            if not (why := job.waiting()):
+        except UnavailableError as error:
+            if job.end(0.0) is not None:
                 raise
+            if not (why := job.waiting()):
+                raise UnavailableError(
+                    f"{error}; elasticdl stop --now {job.name} ends its processes all the same"
+                ) from error
             echo(f"{job.name} has no master to be told ({why}): what it has is deleted")
             job.delete()
     end = job.end(_STOP_SECONDS)
@@ -286,14 +290,14 @@ def _all_logs(
                     raise
                 echo(f"{role}-{index}: {error}", err=True)
         return
-    lines: queue.SimpleQueue[tuple[str, str | ElasticdlError]] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[tuple[str, str | ElasticdlError | OSError]] = queue.SimpleQueue()
     readers: dict[tuple[Role, int], threading.Thread] = {}
 
     def read(role: Role, index: int) -> None:
         try:
             for line in job.logs(role, index, follow=True):
                 lines.put((f"{role}-{index}", line))
-        except ElasticdlError as error:
+        except (ElasticdlError, OSError) as error:  # the main thread's to tell
             lines.put((f"{role}-{index}", error))
 
     next_look = 0.0

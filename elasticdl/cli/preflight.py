@@ -35,6 +35,7 @@ from elasticdl.launchers.process.folder import MADE_FIRST, check_not_running
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import check_params
 from elasticdl.observe.page import pages
+from elasticdl.settings.conflicts import check_destinations
 from elasticdl.settings.section import Needs, Section
 from elasticdl.state.open import check_state, state_file
 
@@ -402,7 +403,21 @@ def _check_destinations(config: JobConfig) -> None:
             raise ConfigError(
                 f"--summary: expected a file name, found a folder, {checkpoint.summary}"
             )
+        if config.command == "train":
+            _check_apart_from_results(checkpoint.summary, config)
         check_folder("summary", checkpoint.summary.absolute().parent)
+
+
+def _check_apart_from_results(summary: Path, config: JobConfig) -> None:
+    """Refuse a summary in the folder of a result.
+
+    The summary of an interrupted job would keep the resumed job from writing the result.
+    """
+    output, tables = config.checkpoint.output, config.checkpoint.export_tables
+    try:
+        check_destinations({"output": output, "export_tables": tables, "summary": summary})
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_journal(path: Path | None) -> None:

@@ -140,8 +140,8 @@ class Supervisor:
             if self._start_at is not None:
                 if self._stopped_by is not None:
                     return self._end(-signal.SIGKILL)
-                if time.monotonic() >= self._start_at:
-                    self._start_again()
+                if time.monotonic() >= self._start_at and (why := self._start_again()):
+                    return ProcessesEnd("failed", why)
                 continue
             code = self._reap_master()
             if code is not None and not self._goes_on_after(code):
@@ -209,18 +209,15 @@ class Supervisor:
         self._start_at = time.monotonic() + pause_seconds
         return True
 
-    def _start_again(self) -> None:
-        """Start the master again; a problem that prevents the start may pass.
-
-        Raises:
-            LaunchError: The master could not be started for too long.
-        """
+    def _start_again(self) -> str:
+        """Start the master again; return why that was not possible for too long, or ""."""
         self._start_at = None
         try:
             self._start_master()
-        except LaunchError as error:
+        except LaunchError as error:  # of a problem that may pass
             if not self._restarts_after(str(error)):
-                raise
+                return f"{error}, after {self._num_restarts} restarts"
+        return ""
 
     def _end(self, code: int) -> ProcessesEnd | None:
         """Return how a job ended, after its master has exited."""

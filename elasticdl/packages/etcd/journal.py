@@ -41,6 +41,7 @@ _FORMAT = 1
 _PART_BYTES = 1_000_000  # etcd takes 1.5 MiB in one request
 _DELETED_AT_ONCE = 1_000  # keys; etcd answers nobody else meanwhile
 _READ_AT_ONCE = 64  # keys
+_PARTS_AT_ONCE = 8  # which are large, and must come within an attempt (`client.ATTEMPT_SECONDS`)
 _LEASE_SECONDS = 10
 _LOOK_SECONDS = 0.2  # how often to look whether the lease of the master before has ended
 _REVOKE_SECONDS = 2.0
@@ -204,17 +205,19 @@ class EtcdState:
     def _read_parts(self, kind: str, number: int, num_parts: int) -> Any:
         """Return the value in parts 0 to `num_parts`; a torn write may have left more parts."""
         first, end = self._key(kind, number, 0), self._key(kind, number, num_parts)
-        parts = [content for _, content in self._read(first, end)]
+        parts = [content for _, content in self._read(first, end, _PARTS_AT_ONCE)]
         what = f"{kind}/{number}"
         if len(parts) != num_parts:
             raise self._damaged(f"expected {num_parts} parts of {what}, found {len(parts)}")
         return self._decoded(b"".join(parts), what)
 
-    def _read(self, first: str, end: str) -> Iterator[tuple[str, bytes]]:
+    def _read(
+        self, first: str, end: str, at_once: int = _READ_AT_ONCE
+    ) -> Iterator[tuple[str, bytes]]:
         """Yield the keys from `first` to before `end`, each with its value."""
         begin, stop = first.encode(), end.encode()
         while True:
-            request = rpc.RangeRequest(key=begin, range_end=stop, limit=_READ_AT_ONCE)
+            request = rpc.RangeRequest(key=begin, range_end=stop, limit=at_once)
             page = self._client.call("Range", request)
             for kv in page.kvs:
                 yield kv.key.decode(), kv.value

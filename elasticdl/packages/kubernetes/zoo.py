@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -89,6 +91,12 @@ def init(
             f"{path}: exists, and is not what would be written; give --overwrite to replace it"
         )
     path.write_text(text)
+    for link in _links_out_of(model_zoo):
+        click.echo(
+            f"note: {link} is a link to {link.readlink()}, which will not be in the image: the "
+            "link is copied, and not what it names; put the files there",
+            err=True,
+        )
     click.echo(f"wrote {path.name}, read it; elasticdl zoo build --image=NAME . builds the image")
     ignored = folder / ".dockerignore"
     # A .dockerignore of the user may have rules for other images, so it is never replaced.
@@ -171,6 +179,18 @@ def _contents(
             _inside(folder, "--local_pkg_path", wheel) for wheel in _wheels(local_pkg_path)
         ),
     )
+
+
+def _links_out_of(model_zoo: Path) -> Iterator[Path]:
+    """Yield the links in a model folder that name nothing in the image, where the folder moves."""
+    whole = model_zoo.resolve()
+    for folder, folders, files in os.walk(model_zoo):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(folder, name) for name in (*folders, *sorted(files)) if name[0] != "."):
+            if path.is_symlink() and (
+                path.readlink().is_absolute() or not path.resolve().is_relative_to(whole)
+            ):
+                yield path
 
 
 def _wheels(path: Path | None) -> list[Path]:

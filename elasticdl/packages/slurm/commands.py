@@ -27,6 +27,15 @@ _PASSES = re.compile(
     re.IGNORECASE,
 )
 
+_GIVEN = frozenset(
+    f"SBATCH_{name}"
+    for name in (
+        *("ARRAY_INX", "ERROR", "EXPORT", "JOB_NAME", "NO_REQUEUE", "OPEN_MODE", "OUTPUT"),
+        *("REQUEUE", "SIGNAL", "WAIT"),
+    )
+)
+"""The variables that stand for options which the launcher gives, or must not give."""
+
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -140,15 +149,15 @@ def address_of_node(node: str) -> str:
 
 
 def _run(*words: str, given: str | None = None) -> str:
-    # A task is not told that it is one of the task that has asked for it.
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("SLURM_") or name == "SLURM_CONF"
-    }
+    environment = {name: value for name, value in os.environ.items() if not _is_left_out(name)}
     try:
         done = subprocess.run(
-            words, input=given, capture_output=True, text=True, env=kept, timeout=_SECONDS
+            words,
+            input=given or "",
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
         raise SlurmAwayError(f"{words[0]} has not answered in {_SECONDS:g} s") from error
@@ -163,3 +172,14 @@ def _run(*words: str, given: str | None = None) -> str:
     said = "; ".join(heads.sub("", line) for line in done.stderr.splitlines() if line.strip())
     text = f"{words[0]}: {said or f'ended with exit code {done.returncode}'}"
     raise (SlurmAwayError if _PASSES.search(said) else LaunchError)(text)
+
+
+def _is_left_out(variable: str) -> bool:
+    """Return whether Slurm's commands must not see a variable of the environment.
+
+    With SLURM_... a task would be told that it is one of the task that has asked for it. With the
+    others users change the commands that they give themselves: SQUEUE_PARTITION hides tasks,
+    SCANCEL_INTERACTIVE asks whether it is meant, and SBATCH_WAIT waits for the end of a job.
+    """
+    is_of_user = variable.startswith(("SLURM_", "SQUEUE_", "SCANCEL_"))
+    return (is_of_user and variable != "SLURM_CONF") or variable in _GIVEN

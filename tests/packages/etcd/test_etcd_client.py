@@ -1,5 +1,7 @@
 """Which endpoint and which token a client uses, with etcd servers that are played."""
 
+import threading
+import time
 from concurrent import futures
 
 import grpc
@@ -21,6 +23,7 @@ class PlayedEtcd(grpc.GenericRpcHandler):
 
         self._rpc = rpc
         self.renewed, self.num_logins, self.old = [], 0, set()
+        self.keys, self.seconds_each = [], 0.0
 
     def service(self, details):
         method = details.method.rpartition("/")[2]
@@ -41,7 +44,11 @@ class PlayedEtcd(grpc.GenericRpcHandler):
 
     def _read(self, request, context):
         self._check(context)
-        return self._rpc.RangeResponse()
+        left = [key for key in self.keys if key >= request.key]
+        found = left[: request.limit]
+        time.sleep(self.seconds_each * len(found))  # as over a slow network
+        kvs = [self._rpc.KeyValue(key=key, value=b"1") for key in found]
+        return self._rpc.RangeResponse(kvs=kvs, more=len(left) > len(found))
 
     def _renew(self, requests, context):
         self._check(context)
@@ -101,3 +108,21 @@ def test_the_password_is_told_again_after_a_change_of_users(played, connect):
     client.keep_alive(7, 60.0)  # this attempt shows that the token is old
     client.keep_alive(7, 60.0)
     assert (etcd.num_logins, etcd.renewed) == (3, [7])
+
+
+def test_a_large_snapshot_comes_over_a_slow_network(played, connect, monkeypatch):
+    from elasticdl.packages.etcd import client as room
+    from elasticdl.packages.etcd.journal import EtcdState
+
+    monkeypatch.setattr(room, "ATTEMPT_SECONDS", 0.5)
+    state = EtcdState.__new__(EtcdState)  # one that need not become the master
+    state._client, state._prefix = connect(), "jobs/a/"
+    etcd, _ = played
+    etcd.keys = [state._key("snapshots", 1, part).encode() for part in range(40)]
+    etcd.seconds_each = 0.02
+    given_up = threading.Timer(60.0, state._client.leave)
+    given_up.start()
+    try:
+        assert state._read_parts("snapshots", 1, 40) == int("1" * 40)
+    finally:
+        given_up.cancel()

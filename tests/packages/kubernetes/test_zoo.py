@@ -88,6 +88,21 @@ def test_without_flags_this_folder_is_put_on_the_stock_image(project):
     assert "*" not in dockerignore(Contents("base:1")).splitlines()
 
 
+def test_links_that_name_nothing_in_the_image_are_said(project, capsys):
+    zoo = project / "model_zoo"
+    (zoo / "a").mkdir(parents=True)
+    (zoo / "shared").symlink_to("../elsewhere")
+    (zoo / "a" / "layers.py").symlink_to(zoo / "layers.py")
+    (zoo / "fine.py").symlink_to("a/model.py")
+    (zoo / ".hidden").symlink_to("/data")
+    assert run_command(["zoo", "init", "--model_zoo=model_zoo"]) == 0
+    notes = capsys.readouterr().err.splitlines()
+    assert [note.partition(" is a link to ")[0] for note in notes] == [
+        "note: model_zoo/shared",
+        "note: model_zoo/a/layers.py",
+    ]
+
+
 def test_a_dockerfile_of_somebody_else_is_replaced_only_when_asked(project, capsys):
     (project / "Dockerfile").write_text("FROM mine\n")
     assert "exists, and is not what would be written; give --over" in refused(capsys, "init")

@@ -1,9 +1,12 @@
 """What is concluded from what Slurm says of tasks."""
 
+import os
+
 import pytest
 
 from elasticdl.job import Role
 from elasticdl.launchers.base import ExitReason
+from elasticdl.packages.slurm import commands
 from elasticdl.packages.slurm.commands import SlurmTask, parse
 from elasticdl.packages.slurm.launcher import missing_places, silent_end, superfluous
 from elasticdl.packages.slurm.own_task import Request, meaning, own_task
@@ -25,6 +28,19 @@ OWN = Occupied("12_3", num_restarts=1)
 )
 def test_a_line_of_squeue_is_read(line, task):
     assert parse(line) == task
+
+
+def test_what_users_set_for_their_own_commands_changes_none_of_ours(tmp_path, monkeypatch):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nenv\ncat\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    ours = ("SLURM_CONF", "SBATCH_ACCOUNT", "SBATCH_PARTITION")
+    theirs = ("SQUEUE_PARTITION", "SCANCEL_INTERACTIVE", "SBATCH_WAIT", "SLURM_JOB_ID")
+    for name in (*ours, *theirs):
+        monkeypatch.setenv(name, "1")
+    said = commands._run("sbatch", given="the script").splitlines()
+    assert said[-1] == "the script"
+    assert {line.partition("=")[0] for line in said}.intersection((*ours, *theirs)) == set(ours)
 
 
 @pytest.mark.parametrize(

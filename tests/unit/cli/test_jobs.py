@@ -43,6 +43,23 @@ def test_a_job_that_has_ended_is_told_from_a_master_that_does_not_answer(ends, w
         ask(EndingJob(ends), question)
 
 
+class SilentJob(EndingJob):
+    """A job whose master hangs."""
+
+    def status(self, timeout_seconds):
+        raise UnavailableError("the master did not answer for 5 s")
+
+    def waiting(self):
+        return ""
+
+
+def test_a_job_whose_master_hangs_can_be_ended_without_it(monkeypatch, capsys):
+    monkeypatch.setattr(choose, "find", lambda name: SilentJob(ends=False))
+    assert run_command(["stop", "clicks"]) == 1
+    said = capsys.readouterr().err
+    assert "did not answer for 5 s; elasticdl stop --now jobs/clicks ends its processes" in said
+
+
 class SuspendedJob(EndingJob):
     """A job whose master stands still: the cluster has suspended it."""
 
@@ -100,3 +117,16 @@ def test_a_job_of_another_user_is_refused_in_words(monkeypatch, capsys, words):
     monkeypatch.setattr(choose, "find", find)
     assert run_command([*words, "/home/ann/jobs/a"]) == 1
     assert capsys.readouterr().err == "error: /home/ann/jobs/a/job.json: Permission denied\n"
+
+
+def test_a_log_that_may_not_be_read_ends_the_command_in_words(monkeypatch, capsys):
+    class ForeignJob(EndingJob):
+        def processes(self):
+            return [(Role.WORKER, 0)]
+
+        def logs(self, role, index, follow):
+            raise PermissionError(errno.EACCES, "Permission denied", "logs/worker-0.log")
+
+    monkeypatch.setattr(choose, "find", lambda name: ForeignJob(ends=True))
+    assert run_command(["logs", "clicks", "--follow"]) == 1
+    assert capsys.readouterr().err == "error: logs/worker-0.log: Permission denied\n"

@@ -101,6 +101,11 @@ def test_a_package_may_hold_the_functions_itself(place):
         ({"checkpoint_dir": "data.csv"}, ConfigError, "--checkpoint_dir: expected a folder"),
         ({"summary": "zoo"}, ConfigError, "--summary: expected a file name, found a folder"),
         ({"summary": "data.csv/s.json"}, ConfigError, "--summary: expected a folder"),
+        (
+            {"output": "out", "summary": "out/s.json"},
+            ConfigError,
+            "--summary=out/s.json is in the folder of --output=out",
+        ),
     ],
 )
 def test_a_mistake_is_named_and_nothing_is_written(place, words, error, complaint):
