@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from elasticdl.data.base import DataReader, Metadata, Records, Waits
+from elasticdl.data.base import DataReader, HasHoles, Metadata, Records, Waits
 from elasticdl.job import Shard
 
 
@@ -22,7 +22,11 @@ def aligned(reader: DataReader, like: Metadata) -> DataReader:
         return reader
     known = [name for name in like.column_dtypes if name in own.column_dtypes]
     order = [*known, *(name for name in own.column_dtypes if name not in like.column_dtypes)]
-    return reader if order == list(own.column_dtypes) else AlignedReader(reader, order)
+    if order == list(own.column_dtypes):
+        return reader
+    if isinstance(reader, HasHoles):
+        return AlignedMessages(reader, order)
+    return AlignedReader(reader, order)
 
 
 class AlignedReader:
@@ -50,6 +54,24 @@ class AlignedReader:
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the records of the other reader, with their columns in the given order."""
-        for records in self._reader.read(shard):
-            columns = {name: records.columns[name] for name in self._order}
-            yield replace(records, columns=columns)
+        return self._aligned(self._reader.read(shard))
+
+    def _aligned(self, chunks: Iterable[Records]) -> Iterator[Records]:
+        for records in chunks:
+            # A chunk without a record has no columns: its messages are set aside, or gone.
+            if records.columns:
+                columns = {name: records.columns[name] for name in self._order}
+                records = replace(records, columns=columns)
+            yield records
+
+
+class AlignedMessages(AlignedReader):
+    """The same for positions, some of which have no record: see `HasHoles`."""
+
+    has_holes = True
+
+    def read(self, shard: Shard, late_before: float = 0.0) -> Iterator[Records]:
+        """Yield the records of the other reader, with their columns in the given order."""
+        reader = self._reader
+        assert isinstance(reader, HasHoles), "aligned() looks"
+        return self._aligned(reader.read(shard, late_before))

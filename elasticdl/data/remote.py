@@ -26,7 +26,7 @@ LEAST_BYTES = 64 << 10
 TRIES = 6
 TIMEOUT_SECONDS = 30.0
 _FIRST_WAIT_SECONDS = 0.25
-_ASKED = 4  # times before a file counts as changed
+_ASKED_AGAIN = 3
 NOT_REMOTE = ("file", "local")
 """Schemes of URLs that stand for paths of this machine."""
 _FORBIDDEN = (401, 403)
@@ -128,16 +128,20 @@ def require_same(file: RemoteFile) -> None:
     Raises:
         DataError: It has changed, or is gone.
     """
+    now = describe.__wrapped__(file.url)
+    if now == file:
+        return
     # One name may stand for several servers, each with marks of its own for the same file.
-    found = [describe.__wrapped__(file.url)]
-    while found[-1] != file and len(found) < _ASKED:
-        found.append(describe.__wrapped__(file.url))
-    if found[-1] != file:
-        describe.cache_clear()
-        raise DataError(
-            f"{file.url}: has changed while it was read, from {file.num_bytes:,} to "
-            f"{found[-1].num_bytes:,} bytes; do not write to data of a running job"
-        )
+    others = (describe.__wrapped__(file.url) for _ in range(_ASKED_AGAIN))
+    if now.num_bytes == file.num_bytes and any(other != now for other in others):
+        return
+    describe.cache_clear()
+    what = f"from {file.num_bytes:,} to {now.num_bytes:,} bytes"
+    if now.num_bytes == file.num_bytes:
+        what = f"from version {file.version.strip()} to {now.version.strip()}"
+    raise DataError(
+        f"{file.url}: has changed while it was read, {what}; do not write to data of a running job"
+    )
 
 
 def read_range(url: str, start: int, end: int) -> bytes:

@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 
 from elasticdl.cli.main import run_command
+from elasticdl.data.aligned import aligned
 from elasticdl.data.base import HasHoles, Stream
 from elasticdl.data.open import open_reader
 from elasticdl.data.params import Params
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.errors import AwayError, ConfigError, DataError
-from elasticdl.job import Shard
+from elasticdl.job import Shard, Task, TaskKind
 from elasticdl.packages.data_tools.sample import take_sample
 from elasticdl.packages.streams.kafka import Extent
 from elasticdl.packages.streams.kafka_reader import KafkaReader
 from elasticdl.packages.streams.messages import format_of
 from elasticdl.packages.streams.topic import Topic
+from elasticdl.worker.records import read_all
 
 END, GONE, AWAY = -191, -140, -195
 CODES = SimpleNamespace(
@@ -239,6 +241,22 @@ def test_a_message_that_is_not_of_its_format_is_told_or_set_aside(params):
     assert records.numbers.tolist() == [0, 4]
     assert [(bad.position, bad.value) for bad in records.aside] == [(1, b"seven")]
     assert records.times.tolist() == [0.5, 4.5]
+
+
+def test_messages_whose_columns_have_another_order_may_have_holes_too():
+    broker = Broker({0: b'{"a": 1, "b": 2}', 3: b"none", 5: b'{"a": 3, "b": 4}'}, high=7)
+    params = "format=json;columns=b:int64,a:int64"
+    own = reader_of(broker, params=params, sets_aside=True)
+    like = reader_of(broker, params="format=json;columns=a:int64,b:int64").metadata
+    reader = aligned(own, like)
+    assert isinstance(reader, HasHoles)
+    found = []
+    for start, end in ((0, 2), (2, 4), (4, 7)):
+        task = Task(0, TaskKind.EVALUATION, Shard("t-0", start, end))
+        found += read_all(reader, task)
+    assert [list(records.columns) for records in found] == [["a", "b"], [], ["a", "b"]]
+    assert found[2].columns["b"].tolist() == [4]
+    assert [len(records.aside) for records in found] == [0, 1, 0]
 
 
 def test_settings_of_the_name_count_more_than_those_for_all_data():

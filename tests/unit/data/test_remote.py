@@ -262,6 +262,21 @@ def test_a_file_that_changes_while_it_is_copied_is_told(server, tmp_path, monkey
     assert read_lines(server.url("x.csv"))[0] == b"00,"  # the new one is read anew
 
 
+def test_servers_of_one_name_may_have_marks_of_their_own(monkeypatch):
+    marks = iter("bcad")
+    file = remote.RemoteFile("https://host/x", 3, "a")
+
+    class Driver:
+        def info(self, path):
+            return {"size": 3, "ETag": next(marks)}
+
+    monkeypatch.setattr(remote, "_reach", lambda url: (Driver(), url))
+    remote.require_same(file)
+    marks = iter("bbbb")
+    with pytest.raises(DataError, match=r"x: has changed while it was read, from version a to b"):
+        remote.require_same(file)
+
+
 def test_a_copy_for_which_there_is_no_room_is_told(server, tmp_path):
     server.files["x.csv"] = b"1\n" * 100_000
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
