@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.average import as_numbers
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.served import (
     FeatureSpec,
@@ -66,7 +67,7 @@ class KerasServed:
         given = [tf.constant(of_site) for of_site in rows]
         outputs = _called(self._model.score, self._given(features), given)
         named = outputs_by_name(outputs, self._outputs)
-        return {name: value.numpy() for name, value in named.items()}
+        return {name: as_numbers(value.numpy()) for name, value in named.items()}
 
     def _given(self, features: Mapping[str, Array]) -> Nested:
         if isinstance(self._specs, dict):

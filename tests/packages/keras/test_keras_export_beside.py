@@ -16,6 +16,7 @@ from elasticdl import Mode, preprocessing
 from elasticdl.backends.exported import has_rows_beside
 from elasticdl.checkpoints.exports import write_tables
 from elasticdl.layers import Embedding
+from elasticdl.packages.keras.served import KerasServed
 from tests.packages.keras.plain_model import FUNCTIONS, data
 
 pytestmark = pytest.mark.keras
@@ -202,7 +203,7 @@ def test_branches_are_added_in_the_order_of_a_model_with_its_tables_inside(new_j
         assert scores.numpy().tobytes() == inside.serve(features).numpy().tobytes()
 
 
-def test_weights_of_bfloat16_are_float32_in_the_file_for_whoever_serves(new_job, tmp_path):
+def test_weights_and_outputs_of_bfloat16_are_float32_for_whoever_serves(new_job, tmp_path):
     def model():
         x = keras.Input((4,))
         return keras.Model(x, keras.layers.Dense(1, dtype="bfloat16", name="last")(x))
@@ -212,3 +213,7 @@ def test_weights_of_bfloat16_are_float32_in_the_file_for_whoever_serves(new_job,
     with np.load(tmp_path / "dense.npz") as found:
         kinds = {name: found[name].dtype for name in found}
     assert kinds == {"last/kernel": np.float32, "last/bias": np.float32}
+    model = KerasServed(tmp_path)
+    (feature,) = model.features
+    (scores,) = model.score({feature.name: np.ones((2, 4), np.float32)}, []).values()
+    assert scores.dtype == np.float32
