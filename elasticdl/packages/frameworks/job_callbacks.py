@@ -96,6 +96,12 @@ class JobCallbacks:
     def _called(self, call: CallbackCall) -> CallbackResult:
         callbacks = list(self._make())
         states = json.loads(call.state) if call.state else [{} for _ in callbacks]
+        if len(states) != len(callbacks):
+            raise ModelError(
+                f"callbacks() gives {len(callbacks)} callbacks, and the job remembers "
+                f"{len(states)}: expected the same ones at each call, in the same order; was the "
+                "model file changed while the job runs?"
+            )
         rate = self._rate if call.learning_rate is None else call.learning_rate
         control = JobControl(rate, call.num_epochs)
         hooks = []
