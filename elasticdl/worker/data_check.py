@@ -48,7 +48,9 @@ class NotedMetadata(Metadata):
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("column_names", "column_dtypes"):
-            object.__getattribute__(self, "was_asked").append(name)
+            asked = object.__getattribute__(self, "was_asked")
+            if name not in asked:  # `feed` may ask with each record
+                asked.append(name)
         return object.__getattribute__(self, name)
 
     @classmethod

@@ -96,6 +96,12 @@ class JobCallbacks:
     def _called(self, call: CallbackCall) -> CallbackResult:
         callbacks = list(self._make())
         states = json.loads(call.state) if call.state else [{} for _ in callbacks]
+        if len(states) != len(callbacks):
+            raise ModelError(
+                f"callbacks() gives {len(callbacks)} callbacks, and the job remembers "
+                f"{len(states)}: expected the same ones at each call, in the same order; was the "
+                "model file changed while the job runs?"
+            )
         is_set = self._rate is not None and call.learning_rate is not None
         rate = call.learning_rate if is_set else self._rate
         control = JobControl(rate, call.num_epochs)

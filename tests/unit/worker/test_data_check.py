@@ -6,6 +6,7 @@ import pytest
 
 from elasticdl.backends.base import CallbackNeeds
 from elasticdl.config import JobConfig
+from elasticdl.data.base import Metadata
 from elasticdl.errors import DataError
 from elasticdl.job import DataCheckTurn
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
@@ -100,3 +101,10 @@ def test_callbacks_that_act_some_tasks_late_are_told(
     check_callbacks(config, CallbackNeeds(""), told)
     assert len(told.notes) == is_told
     assert all("what they decide there comes some tasks late" in note for note in told.notes)
+
+
+def test_a_feed_that_asks_for_the_columns_with_each_record_fills_no_memory():
+    noted = data_check.NotedMetadata.copy_of(Metadata(("a", "b"), {}))
+    for _ in range(10):
+        assert noted.column_names == ("a", "b")
+    assert noted.was_asked == ["column_names"]
