@@ -135,6 +135,11 @@ class PlacedModel:
         self._flat, self._parts = _flattened([p for _, p in self.parameters], device)
         self._sort_buffers()
 
+    @property
+    def has_state_of_loss(self) -> bool:
+        """Whether steps change buffers of the loss."""
+        return bool(self._carried.of_loss)
+
     def carry(self, carried: UntrainedState) -> None:
         """Take what steps change beside parameters and buffers of the model into the state."""
         self._carried = carried

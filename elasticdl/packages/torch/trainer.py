@@ -293,8 +293,13 @@ class TorchTrainer(ComposedTrainer):
         placed.device.seed(minibatch.seed)
         with torch.no_grad():
             outputs = placed.call(minibatch.features, zeros(placed), training=True)
-            if loss is not None:
+            if loss is None:
+                return
+            try:
                 loss.value(placed.device.moved(minibatch.labels), outputs)
+            except ModelError:  # it refuses what the model makes of a state that is tried out
+                if placed.has_state_of_loss:
+                    raise
 
     def _compile(self, minibatch: TorchMinibatch, loss: MinibatchLoss, expected: float) -> None:
         """Compile before any lease is held: a model that cannot be compiled ends the job here."""

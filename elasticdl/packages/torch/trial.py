@@ -150,11 +150,20 @@ def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Un
     """
     modules = modules_of(loss, model)
     buffers = {name: _copies(module) for name, module in modules}
-    for _, module in modules:
-        module.zero_grad()
-    with leaving_no_trace(model, loss), keeping_parameters(model) as changed:
-        step()
-        after = {name: _copies(module) for name, module in modules}
+    after: dict[str, dict[str, torch.Tensor]] = {}
+
+    def changes(moves: bool) -> set[str]:
+        for module in (model, *(module for _, module in modules)):
+            module.zero_grad()
+        with leaving_no_trace(model, loss), keeping_parameters(model, moves) as found:
+            step()
+            after.update({name: _copies(module) for name, module in modules})
+        return found
+
+    try:
+        changed = changes(moves=True)
+    except ModelError:  # a deep backbone overflows with other weights than its own
+        changed = changes(moves=False)
     for name, module in modules:
         for key, p in module.named_parameters():
             if p.grad is not None:
@@ -204,11 +213,13 @@ class FixedParameters:
 
 
 @contextmanager
-def keeping_parameters(model: nn.Module) -> Iterator[set[str]]:
+def keeping_parameters(model: nn.Module, moves: bool = False) -> Iterator[set[str]]:
     """Put parameters back after the block; yield a set that then names the ones that changed.
 
-    Parameters that are not trained have other values within the block. Otherwise a teacher that
-    begins equal to its student would follow it without a visible change.
+    Args:
+        model: The model.
+        moves: Parameters that are not trained have other values within the block. Otherwise a
+            teacher that begins equal to its student would follow it without a visible change.
 
     Raises:
         ModelError: One has changed that is trained, which only updates may do.
@@ -219,19 +230,22 @@ def keeping_parameters(model: nn.Module) -> Iterator[set[str]]:
         if not isinstance(p, TableParameter) and not is_lazy(p)
     ]
     values = [p.detach().clone() for _, p in named]
-    moved = [_MOVED * (p.is_floating_point() and not p.requires_grad) for _, p in named]
-    for (_, p), by in zip(named, moved, strict=True):
+    by_of = [_MOVED * (moves and p.is_floating_point() and not p.requires_grad) for _, p in named]
+    for (_, p), by in zip(named, by_of, strict=True):
         if by:
             p.detach().add_(by)
     changed: set[str] = set()
-    yield changed
-    for (name, p), value, by in zip(named, values, moved, strict=True):
-        if not _is_equal(p.detach(), value + by if by else value):
-            if p.requires_grad:
-                raise ModelError(_changes_parameter(name))
-            changed.add(name)
-        if by:
-            p.detach().copy_(value)
+    try:
+        yield changed
+        for (name, p), value, by in zip(named, values, by_of, strict=True):
+            if not _is_equal(p.detach(), value + by if by else value):
+                if p.requires_grad:
+                    raise ModelError(_changes_parameter(name))
+                changed.add(name)
+    finally:
+        for (_, p), value in zip(named, values, strict=True):
+            if p.shape == value.shape and not _is_equal(p.detach(), value):
+                p.detach().copy_(value)
 
 
 def _changes_parameter(name: str) -> str:
@@ -248,12 +262,11 @@ def _copies(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return (
-        other is not None
-        and one.shape == other.shape
-        # torch.equal says that NaN differs from NaN.
-        and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
-    )
+    if other is None or one.shape != other.shape:
+        return False
+    # torch.equal says that NaN differs from NaN.
+    are_nan = (one != one) & (other != other)
+    return bool(((one == other) | are_nan).all())
 
 
 def check_history(

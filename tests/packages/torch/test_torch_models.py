@@ -142,6 +142,42 @@ class OfDerivatives(nn.Module):
         return self.out(x + slope)
 
 
+class DeepAndFrozen(nn.Module):
+    """Has a backbone that is not trained, of which other weights would overflow."""
+
+    def __init__(self):
+        super().__init__()
+        layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(60)]
+        self.backbone = nn.Sequential(*layers).requires_grad_(False)
+        self.out = nn.Linear(WIDTH, 1)
+
+    def forward(self, features):
+        x = features["x"]
+        return torch.sigmoid(self.out(x + self.backbone(x)))[:, 0]
+
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(()))
+
+    def forward(self, predictions, labels):
+        self.centre.mul_(0.9).add_(predictions.detach().mean(), alpha=0.1)
+        return F.mse_loss(predictions - self.centre, labels.float())
+
+
+def test_a_frozen_backbone_is_tried_out_with_its_own_weights(new_torch_job):
+    def between(labels, predictions):
+        return nn.BCELoss()(predictions, labels.float())  # which refuses NaN
+
+    for criterion in (between, Centred()):
+        job = new_torch_job(
+            make_columns(), 16, model=DeepAndFrozen, feed=feed, optimizer=warming, loss=criterion
+        )
+        assert np.isfinite(job.train(make_columns(), 16)).all()
+    assert [v.name for v in job.description.state] == ["loss.centre"]
+
+
 def warming(parameters):
     # Adam would make steps of the rounding errors of gradients that are 0: those of biases before
     # a batch norm, and of the keys' biases in attention.

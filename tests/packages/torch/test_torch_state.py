@@ -465,6 +465,25 @@ def test_state_that_can_be_carried_is_that_of_a_plain_loop(name, new_torch_job):
         assert values["loss.mean"] == pytest.approx(criterion.mean.item(), rel=1e-5)
 
 
+def test_a_loss_that_refuses_nan_may_follow_a_buffer_that_is_tried_out(new_torch_job):
+    class Scaled(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("variance", torch.ones(WIDTH))
+
+        def forward(self, x):
+            if self.training:
+                self.variance.mul_(0.9).add_(x.detach().var(0), alpha=0.1)
+            return torch.sigmoid(super().forward(x / (self.variance + 1e-5).sqrt()))
+
+    def between(labels, predictions):
+        return F.binary_cross_entropy(predictions, (labels > 0).float())
+
+    job = begin(new_torch_job, model=Scaled, loss=between)
+    assert [v.momentum for v in job.description.state] == [pytest.approx(0.9)]
+    assert np.isfinite(job.train(make_columns(), 16)).all()
+
+
 def test_a_counter_ends_the_job_before_a_float32_cannot_count(new_torch_job):
     class Both(CountingInABuffer):
         def __init__(self):
