@@ -47,6 +47,20 @@ def test_predictions_that_are_ragged_are_refused(new_job):
         job.backend.predict_step(minibatch, [], *job.parameters())
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_outputs_whose_keys_are_no_text_are_known_before_training_to_have_no_export(
+    new_job, beside
+):
+    class Numbered(Optional):
+        def call(self, x):
+            return {1: self.dense(x)}
+
+    functions = {**FUNCTIONS, "loss": lambda labels, predictions: squared(labels, predictions[1])}
+    job = new_job(data(), 16, model=Numbered, **functions)
+    with pytest.raises(ModelError, match="the name of an output of the model is 1: expected text"):
+        job.backend.check_export(beside)
+
+
 class Names(keras.layers.Layer):
     def call(self, x):
         return tf.where(x > 0, "positive", "no")
