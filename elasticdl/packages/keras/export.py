@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import keras
@@ -67,7 +68,7 @@ def check_export(placed: PlacedModel, sample: KerasMinibatch) -> None:
     with user_code("--output: the export of the model", after=no_place):
         served, signatures = _served(placed, sample)
         for function in (served.serve, *signatures.values()):
-            refuse_python(function.get_concrete_function().graph)
+            refuse_function(function)
 
 
 def ask(directory: Path, sample: KerasMinibatch) -> None:
@@ -79,19 +80,33 @@ def ask(directory: Path, sample: KerasMinibatch) -> None:
     Exported(directory, ASKED)(sample)
 
 
-def refuse_python(graph: tf.Graph) -> None:
-    """Refuse a graph that calls Python, which a SavedModel does not hold.
+def refuse_function(function: tf.types.experimental.PolymorphicFunction) -> None:
+    """Refuse a function that calls Python, or takes or gives what a SavedModel does not hold.
 
     Raises:
         ModelError: Names what to write.
     """
-    definition = graph.as_graph_def()
+    concrete = function.get_concrete_function()
+    _refuse_keys(concrete.structured_input_signature, "a feature")
+    _refuse_keys(concrete.structured_outputs, "an output of the model")
+    definition = concrete.graph.as_graph_def()
     nodes = [definition.node, *(function.node_def for function in definition.library.function)]
     if any(node.op in _PYTHON for part in nodes for node in part):
         raise ModelError(
             "--output: the model calls Python (tf.py_function or tf.numpy_function), which no "
             "other process can load: write it with operations of TensorFlow or keras.ops"
         )
+
+
+def _refuse_keys(structure: Nested, what: str) -> None:
+    if isinstance(structure, Mapping):
+        for key in structure:
+            if not isinstance(key, str):
+                raise ModelError(f"--output: the name of {what} is {key!r}: expected text as a key")
+        structure = list(structure.values())
+    if isinstance(structure, list | tuple):
+        for part in structure:
+            _refuse_keys(part, what)
 
 
 def _served(placed: PlacedModel, sample: KerasMinibatch) -> tuple[tf.Module, Signatures]:

@@ -19,7 +19,7 @@ from elasticdl.packages.frameworks.user_code import no_place, user_code
 from elasticdl.packages.keras.export import (
     ASKED,
     named_features,
-    refuse_python,
+    refuse_function,
     resources_of,
     said_by_tensorflow,
 )
@@ -70,7 +70,7 @@ def check_export_beside(placed: PlacedModel, sample: KerasMinibatch, sites: list
     with user_code("--output_tables=parquet: the export of the model", after=no_place):
         served = _served(placed, sample, sites)
         for function in (served.ids, served.score):
-            refuse_python(function.get_concrete_function().graph)
+            refuse_function(function)
 
 
 def ask_beside(directory: Path, sample: KerasMinibatch) -> None:

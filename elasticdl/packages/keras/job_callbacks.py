@@ -128,10 +128,16 @@ class KerasHooks:
     def on_evaluation_end(self, evaluation: int, logs: Mapping[str, float]) -> None:
         """See `Hooks`."""
         if self._follows_evaluations:
+            named = _named(logs)
+            if self._callback.monitor not in named:  # such as a metric of several numbers
+                raise ModelError(
+                    f"callback {type(self._callback).__name__}(monitor={self._callback.monitor!r}):"
+                    f" the evaluation has {', '.join(sorted(named))}: expected one of these"
+                )
             # Keras' callbacks compare metrics in on_epoch_end alone, so an evaluation is their
             # epoch.
             self._callback.on_epoch_begin(evaluation, {})
-            self._callback.on_epoch_end(evaluation, _named(logs))
+            self._callback.on_epoch_end(evaluation, named)
         else:
             self._callback.on_test_begin({})
             self._callback.on_test_end(_of_test(_named(logs)))

@@ -90,6 +90,13 @@ def test_that_of_models_in_pytorch_stops_when_that_of_keras_does(mode, settings,
     assert seen == len(expected)
 
 
+def test_a_metric_that_an_evaluation_does_not_have_is_refused_then():
+    """A metric may have several numbers, which nobody knows before the first evaluation."""
+    make = lambda: [keras.callbacks.EarlyStopping("val_auc")]  # noqa: E731
+    with pytest.raises(ModelError, match=r"'val_auc'.* the evaluation has loss, val_auc_0: expect"):
+        list(run(make, moments(VALUES, name="val_auc/0")))
+
+
 def test_losses_are_watched_at_the_end_of_epochs():
     def make():
         return [keras.callbacks.EarlyStopping("loss", patience=1)]

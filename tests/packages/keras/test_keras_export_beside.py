@@ -15,11 +15,7 @@ import tensorflow as tf
 from elasticdl import Mode, preprocessing
 from elasticdl.backends.exported import has_rows_beside
 from elasticdl.checkpoints.exports import write_tables
-from elasticdl.job import Shard, Task, TaskKind
 from elasticdl.layers import Embedding
-from elasticdl.packages.keras.served import KerasServed
-from elasticdl.worker.predictions import FileSink, Predicted
-from tests.packages.keras.plain_model import FUNCTIONS, data
 
 pytestmark = pytest.mark.keras
 
@@ -203,46 +199,6 @@ def test_branches_are_added_in_the_order_of_a_model_with_its_tables_inside(new_j
         scores = beside.score(features, [tf.constant(of_site) for of_site in found])
 
         assert scores.numpy().tobytes() == inside.serve(features).numpy().tobytes()
-
-
-class Names(keras.layers.Layer):
-    def call(self, x):
-        return tf.where(x > 0, "positive", "no")
-
-    def compute_output_spec(self, x):
-        return keras.KerasTensor(x.shape, "string")
-
-
-def test_outputs_that_are_bfloat16_or_text_can_be_read_by_other_programs(new_job, tmp_path):
-    def model():
-        x = keras.Input((4,))
-        half = keras.layers.Dense(1, dtype="mixed_bfloat16")(x)
-        return keras.Model(x, {"half": half, "name": Names()(keras.ops.cast(half, "float32"))})
-
-    def loss(labels, predictions):
-        return tf.square(labels - tf.cast(predictions["half"][:, 0], tf.float32))
-
-    def features_feed(dataset, mode, metadata):
-        return dataset.map(lambda r: r["x"] if mode == Mode.PREDICTION else (r["x"], r["y"]))
-
-    records = data()
-    functions = {**FUNCTIONS, "loss": loss, "feed": features_feed}
-    job = new_job(records, 16, model=model, **functions)
-    predicted = list(job.predictions(records, 16))
-    sink = FileSink(tmp_path)
-    minibatches = [Predicted(p, np.arange(16) + 16 * k) for k, p in enumerate(predicted)]
-    sink.write(Task(0, TaskKind.PREDICTION, Shard("x", 0, 32)), minibatches)
-    written = np.load(tmp_path / "predictions-00000000.npz")
-    assert written["half"].dtype == np.float32
-    words = [b"positive" if value > 0 else b"no" for value in written["half"].ravel()]
-    assert written["name"].ravel().tolist() == words
-
-    job.backend.export(tmp_path / "model", *job.parameters(), None)
-    served = KerasServed(tmp_path / "model")
-    (feature,) = served.features
-    found = served.score({feature.name: records["x"]}, [])
-    np.testing.assert_array_equal(found["half"], written["half"])
-    assert found["half"].dtype == np.float32
 
 
 def test_weights_of_bfloat16_are_float32_in_the_file_for_whoever_serves(new_job, tmp_path):
