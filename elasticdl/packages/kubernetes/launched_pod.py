@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from elasticdl.job import Role
 from elasticdl.launchers.base import ExitReason, PendingProcess, ProcessHandle
 from elasticdl.packages.kubernetes import memory, names
 from elasticdl.packages.kubernetes.client import ApiError
-from elasticdl.packages.kubernetes.observe import PodEnded, memory_limit
+from elasticdl.packages.kubernetes.observe import PodEnded, ended_at, memory_limit, observe
 from elasticdl.packages.kubernetes.pods import GRACE_SECONDS
 from elasticdl.packages.kubernetes.settings import KubernetesSection
 from elasticdl.packages.kubernetes.watch import Pod
@@ -69,8 +69,24 @@ class KeptPods:
     def add(self, handle: ProcessHandle) -> str:
         """Keep a pod; return the name of one that is to be deleted, or ""."""
         kept = self._of[handle.role]
+        if handle.ref in kept:
+            return ""
         kept.append(handle.ref)
         return kept.popleft() if len(kept) > _KEPT else ""
+
+
+def ended_before(pods: Mapping[str, Pod], known: Container[str]) -> list[ProcessHandle]:
+    """Return the processes of the pods that have ended and are not known, the oldest first."""
+    others = (pod for name, pod in pods.items() if name not in known)
+    ended = sorted((pod for pod in others if isinstance(observe(pod), PodEnded)), key=ended_at)
+    return [
+        ProcessHandle(
+            Role(metadata["labels"][names.ROLE_LABEL]),
+            int(metadata["labels"][names.INDEX_LABEL]),
+            metadata["name"],
+        )
+        for metadata in (pod["metadata"] for pod in ended)
+    ]
 
 
 class MemoryOfRoles:

@@ -47,6 +47,7 @@ from elasticdl.packages.kubernetes.launched_pod import (
     MemoryOfRoles,
     belongs_to,
     command_in_pod,
+    ended_before,
     is_of,
     is_queued,
     priority_of,
@@ -122,10 +123,8 @@ class KubernetesLauncher:
         self._seen: dict[str, Pod] = {}  # as the API has them
         self._memory = MemoryOfRoles(self._config)
         self._kept = KeptPods()
-        self._is_closing = False
-        self._is_handing_over = False
-        self._closed = threading.Event()
-        self._listed_once = threading.Event()
+        self._is_closing = self._is_handing_over = False
+        self._closed, self._listed_once = threading.Event(), threading.Event()
         self._threads = RequestThreads()
         self._watch = PodWatch(
             api,
@@ -252,10 +251,9 @@ class KubernetesLauncher:
             pod.is_there = True
             self._changed.notify_all()
             is_unwanted = pod.was_asked or not self._is_admitted
-            grace_seconds = pod.grace_seconds
         log.debug("asked for the pod %s", pod.handle.ref)
         if is_unwanted:
-            self._delete(pod.handle.ref, grace_seconds)
+            self._delete(pod.handle.ref, pod.grace_seconds)
         self._look_at(pod.handle.ref, or_gone=False)
 
     def _request(self, pod: LaunchedPod, manifest: Manifest) -> bool:
@@ -514,7 +512,10 @@ class KubernetesLauncher:
                 for name, pod in self._pods.items()
                 if name not in ours and (name in were_there or pod.is_adopted)
             ]
+            known, is_first = set(self._pods), not self._listed_once.is_set()
             self._listed_once.set()
+        for handle in ended_before(ours, known) if is_first else ():
+            self._keep(handle)  # as an earlier master did
         for name in missing:
             self._take_gone(name, before.get(name))
         for pod in ours.values():

@@ -75,6 +75,12 @@ def observe(pod: Resource, is_deleted: bool = False, was_asked: bool = False) ->
     return _waiting(pod, state)
 
 
+def ended_at(pod: Resource) -> str:
+    """Return when the process of a pod ended, or else when its pod was made, as text that sorts."""
+    terminated = _state(pod.get("status", {})).get("terminated") or {}
+    return str(terminated.get("finishedAt") or pod["metadata"].get("creationTimestamp", ""))
+
+
 def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> PodEnded:
     status = pod.get("status", {})
     code = terminated.get("exitCode")

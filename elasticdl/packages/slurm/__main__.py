@@ -83,7 +83,7 @@ def _hold(job_dir: Path, held: contextlib.ExitStack, signals: Signals) -> None:
 
 def _come_back(job_dir: Path, config: JobConfig) -> None:
     """Make a master run elsewhere, if this task was asked to end and is not cancelled."""
-    end_file = job_dir / folder.END_FILE
+    end_file, deadline = job_dir / folder.END_FILE, time.monotonic() + _AWAY_SECONDS
     try:
         request = why_asked(own_task(), _AWAY_SECONDS)
         _log.info("asked to end: %s", request.value)
@@ -91,7 +91,8 @@ def _come_back(job_dir: Path, config: JobConfig) -> None:
             return
         end_file.unlink(missing_ok=True)
         if request is Request.NOTICE:  # a new task may begin sooner than one that is queued again
-            Roster(job_dir).write_master(submit_master(config, job_dir, _AWAY_SECONDS))
+            left = deadline - time.monotonic()
+            Roster(job_dir).write_master(submit_master(config, job_dir, left))
     except (LaunchError, OSError) as error:
         _log.error("%s", error)
         words = {"status": "stopped", "message": f"no task of Slurm takes over: {error}"}

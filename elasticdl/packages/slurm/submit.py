@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -69,7 +70,7 @@ class _MasterTask:
     is_tied = False
 
     def __init__(self, job_dir: Path) -> None:
-        self._ends = tuple(job_dir / name for name in (process.PICTURE_FILE, folder.END_FILE))
+        self._job_dir = job_dir
         self._roster = Roster(job_dir)
         self._job = ""
         self._lock = threading.Lock()
@@ -119,9 +120,19 @@ class _MasterTask:
                     self._found = commands.own_tasks().get(self._job)
                 except LaunchError as error:
                     _log.debug("%s", error)
-                    self._has_ended = any(path.exists() for path in self._ends)
+                    self._has_ended = _has_certainly_ended(self._job_dir)
                     return self._has_ended
                 # A master that leaves has asked for its successor before it ended.
                 is_last = self._roster.master() == self._job
                 self._has_ended = is_last and (self._found is None or self._found.has_ended)
             return self._has_ended
+
+
+def _has_certainly_ended(job_dir: Path) -> bool:
+    """Return whether the files tell that a job has ended; a stopped one may have a successor."""
+    if (job_dir / process.PICTURE_FILE).exists():
+        return True
+    try:
+        return bool(json.loads((job_dir / folder.END_FILE).read_text())["status"] == "failed")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

@@ -401,6 +401,21 @@ def test_only_some_of_the_pods_that_ended_are_kept(cluster, server):
     assert not any("-worker-0-" in name or "-worker-1-" in name for name in server.pods())
 
 
+def test_pods_that_earlier_masters_have_kept_count_too(server, make_config):
+    names = [f"test-edl-worker-{index}-abcdef" for index in range(12)]
+    for index, name in enumerate(names):
+        owned = [{"uid": "uid-1"}]
+        labels = {"elasticdl-replica-type": "worker", "elasticdl-replica-index": str(index)}
+        metadata = {"name": name, "ownerReferences": owned, "labels": labels}
+        status = ended(0, "Completed", "Succeeded")
+        terminated = status["containerStatuses"][0]["state"]["terminated"]
+        terminated["finishedAt"] = f"2026-01-01T00:00:{index:02}Z"
+        server.put({"metadata": metadata, "spec": {}, "status": status})
+    cluster = Cluster(server, make_config())
+    server.wait_until(lambda: set(server.pods()) == set(names[2:]))
+    cluster.launcher.leave(0)
+
+
 def test_a_handle_of_another_launcher_is_a_process_that_is_gone(cluster):
     handle = ProcessHandle(Role.WORKER, 0, '{"pid": 1}')
     cluster.launcher.adopt(handle)

@@ -40,6 +40,11 @@ def test_a_job_that_could_not_begin_says_why_though_slurm_is_away(job_dir):
     assert (end.status, end.message) == ("failed", "no such file")
 
 
+def test_a_job_that_a_signal_has_stopped_may_go_on_while_slurm_is_away(job_dir):
+    (job_dir / END_FILE).write_text(json.dumps({"status": "stopped", "message": "by SIGTERM"}))
+    assert SlurmSubmitter().find(str(job_dir)).end(0.0) is None
+
+
 def test_a_job_without_an_end_may_go_on_while_slurm_is_away(job_dir):
     assert SlurmSubmitter().find(str(job_dir)).end(0.0) is None
 
