@@ -16,6 +16,7 @@ from elasticdl import Mode, preprocessing
 from elasticdl.backends.exported import has_rows_beside
 from elasticdl.checkpoints.exports import write_tables
 from elasticdl.layers import Embedding
+from tests.packages.keras.plain_model import FUNCTIONS, data
 
 pytestmark = pytest.mark.keras
 
