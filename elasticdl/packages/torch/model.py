@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -347,11 +348,11 @@ class PlacedModel:
         return outputs
 
     def _meet(self, features: Nested) -> None:
-        """Call the model once with rows of zeros: lazy parameters come to be, sites are found."""
+        """Call the model once: lazy parameters come to be, sites are found."""
         met: list[tuple[int, torch.Tensor]] = []
 
         def meet(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-            rows = torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
+            rows = trial_rows(layer, ids)
             met.append((self.table_of(layer), rows))
             return rows
 
@@ -394,6 +395,18 @@ class PlacedModel:
         other._carried = replace(self._carried, of_loss=of_loss)
         other._sort_buffers()
         return other
+
+
+def trial_rows(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Return rows for a step that updates nothing; the same each time.
+
+    They are no zeros: a model may divide by the length of a row. A new id has no statistics.
+    """
+    shape = (*ids.shape, layer.embedding_dim)
+    if isinstance(layer, StatisticsTable):
+        return torch.zeros(shape, device=ids.device)
+    places = torch.arange(1, math.prod(shape) + 1, device=ids.device, dtype=torch.float32)
+    return 0.1 * torch.sin(places.view(shape))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from elasticdl.errors import ModelError
 from elasticdl.packages.frameworks.momenta import momentum_of
 from elasticdl.packages.torch.buffers import Buffer
 from elasticdl.packages.torch.feed import TorchMinibatch
-from elasticdl.packages.torch.model import Lookup, PlacedModel
+from elasticdl.packages.torch.model import Lookup, PlacedModel, trial_rows
 
 Step = Callable[[TorchMinibatch], None]
 
@@ -90,11 +90,11 @@ def _said(buffer: Buffer) -> float | None:
     return 0.5 if is_made_new else None
 
 
-def zeros(placed: PlacedModel) -> Lookup:
-    """Return a lookup that gives zeros."""
+def looked_up(placed: PlacedModel) -> Lookup:
+    """Return a lookup for steps that update nothing."""
 
     def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         placed.table_of(layer)
-        return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
+        return trial_rows(layer, ids)
 
     return look_up

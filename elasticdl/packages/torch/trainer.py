@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -34,7 +33,7 @@ from elasticdl.packages.frameworks.model_notes import of_endless, of_frozen, of_
 from elasticdl.packages.frameworks.parts import ComposedTrainer, Parts
 from elasticdl.packages.torch.callbacks import job_callbacks
 from elasticdl.packages.torch.compiled import CompiledStep
-from elasticdl.packages.torch.device import Device
+from elasticdl.packages.torch.device import Device, from_numpy
 from elasticdl.packages.torch.export import ask, check_export, export_model
 from elasticdl.packages.torch.export_beside import export_beside, make_programs
 from elasticdl.packages.torch.feed import Feed, TorchMinibatch
@@ -42,7 +41,7 @@ from elasticdl.packages.torch.lookups import GivenRows, TorchLookups
 from elasticdl.packages.torch.loss import MinibatchLoss
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import Lookup as RowLookup
-from elasticdl.packages.torch.model import PlacedModel, TowerOutputs, check_outputs
+from elasticdl.packages.torch.model import PlacedModel, TowerOutputs, check_outputs, trial_rows
 from elasticdl.packages.torch.optimizer import (
     FixedRate,
     Rules,
@@ -50,7 +49,7 @@ from elasticdl.packages.torch.optimizer import (
     check_apart,
     read_rules,
 )
-from elasticdl.packages.torch.state import find_momenta, zeros
+from elasticdl.packages.torch.state import find_momenta, looked_up
 from elasticdl.packages.torch.step import TorchEvaluation, TorchStep
 from elasticdl.packages.torch.structures import as_array
 from elasticdl.packages.torch.towers import TorchTower, towers_of
@@ -214,7 +213,7 @@ class TorchTrainer(ComposedTrainer):
         placed.carry(carried)
 
     def _step(self, minibatch: TorchMinibatch, loss: MinibatchLoss) -> torch.Tensor:
-        """Take a step that updates nothing, on rows of zeros; return its loss."""
+        """Take a step that updates nothing; return its loss."""
         placed = self._placed
         placed.device.seed(minibatch.seed)
         outputs = placed.call(minibatch.features, _grown(placed), training=True)
@@ -292,7 +291,7 @@ class TorchTrainer(ComposedTrainer):
         placed, loss = self._placed, self._loss
         placed.device.seed(minibatch.seed)
         with torch.no_grad():
-            outputs = placed.call(minibatch.features, zeros(placed), training=True)
+            outputs = placed.call(minibatch.features, looked_up(placed), training=True)
             if loss is None:
                 return
             try:
@@ -304,8 +303,11 @@ class TorchTrainer(ComposedTrainer):
     def _compile(self, minibatch: TorchMinibatch, loss: MinibatchLoss, expected: float) -> None:
         """Compile before any lease is held: a model that cannot be compiled ends the job here."""
         ids, tables = self._lookups.ids(minibatch), self._placed.tables
-        dims = [tables[table].dim for table in self._placed.sites]
-        rows = [np.zeros((*i.shape, n), np.float32) for i, n in zip(ids, dims, strict=True)]
+        layers = [tables[table].layer for table in self._placed.sites]
+        rows = [
+            as_array(trial_rows(layer, from_numpy(of_site)))
+            for layer, of_site in zip(layers, ids, strict=True)
+        ]
         self._compiled = CompiledStep(self._placed, loss)
         self._placed.device.seed(minibatch.seed)
         given = GivenRows(self._placed, minibatch, rows, grad=True)
@@ -363,8 +365,8 @@ class TorchTrainer(ComposedTrainer):
 
 
 def _grown(placed: PlacedModel) -> RowLookup:
-    """Return a lookup that gives zeros which have gradients, like the rows of a step."""
-    lookup = zeros(placed)
+    """Return a lookup whose rows have gradients, like the rows of a step."""
+    lookup = looked_up(placed)
 
     def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         return placed.given(lookup(layer, ids).requires_grad_())

@@ -139,6 +139,21 @@ def _cut(job):
         yield torch.from_numpy(part.copy()).reshape(variable.shape)
 
 
+def test_rows_of_length_one_are_tried_out(new_torch_job):
+    class Normed(Net):
+        def forward(self, features):
+            rows = self.vectors(features["ids"])
+            rows = (rows / rows.norm(dim=-1, keepdim=True)).flatten(1)
+            hidden = torch.relu(self.hidden(torch.cat([rows, features["x"]], 1)))
+            return torch.sigmoid(self.out(hidden))
+
+    job = new_torch_job(
+        make_columns(), 32, model=Normed, feed=feed, optimizer=OPTIMIZERS["SGD"],
+        loss=lambda labels, predictions: F.binary_cross_entropy(predictions, labels),
+    )  # fmt: skip
+    assert np.isfinite(job.train(make_columns(), 32)).all()
+
+
 def test_tensors_may_be_made_on_the_device_of_a_table(new_torch_job):
     class Placed(Net):
         """Knows the place of each id, as a transformer does."""
