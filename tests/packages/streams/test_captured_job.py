@@ -14,12 +14,14 @@ from scripts.chaos import job as counting
 from tests.elastic.running_job import LOOK_SECONDS, RunningJob
 
 PRINTS = """
-import sys, time
+import pathlib, sys, time
+most = pathlib.Path({most!r})
 for number in range({num_records}):
     ids = (number, number * 7, number * 11)
     print(*(each % {num_ids} for each in ids), number % 3, flush=number % 100 == 0)
     if number % 500 == 0:
-        time.sleep({pause})
+        while most.exists() and number >= int(most.read_text() or 0):
+            time.sleep(0.02)
 """
 READER = """
 from counting.staged import *
@@ -98,10 +100,10 @@ def occurrences(num_records):
     return np.bincount(np.concatenate([ids.ravel(), numbers % 3]), minlength=counting.NUM_IDS)
 
 
-def command_of(folder, num_records, pause):
-    """Return a command that prints records, through a pipe."""
-    script = folder / "prints.py"
-    named = {"num_records": num_records, "num_ids": counting.NUM_IDS, "pause": pause}
+def command_of(folder, num_records):
+    """Return a command that prints records, through a pipe: as many as the file `most` allows."""
+    script, most = folder / "prints.py", str(folder / "most")
+    named = {"num_records": num_records, "num_ids": counting.NUM_IDS, "most": most}
     script.write_text(PRINTS.format(**named))
     return f"{sys.executable} {script} | cat"
 
@@ -110,17 +112,21 @@ def command_of(folder, num_records, pause):
 @pytest.mark.timeout(600)
 def test_twenty_kills_of_whoever_takes_part(tmp_path):
     num_records = 60_000
-    command = command_of(tmp_path, num_records, 0.1)
+    command = command_of(tmp_path, num_records)
+    (tmp_path / "most").write_text("0")
     roles = itertools.cycle(["worker", "source", "ps", "command", "master"])
     flags = {"recovery_seconds": 1, "max_staleness": 3}
     moves = {5: 3, 10: 1, 15: 2}
     with CapturedJob(tmp_path, num_records, reader_command=command, **flags) as job:
         for number, role in zip(range(20), roles, strict=False):
+            # The source does not end before all are killed, however slowly workers train.
+            (tmp_path / "most").write_text(str(2_000 * number + 15_000))
             job.until_trained(2_000 * (number + 1))
             if number in moves:
                 with job.master() as master:
                     master.set_num_ps(moves[number])
             job.strike(role)
+        (tmp_path / "most").write_text(str(num_records))
         summary = job.finish()
     assert job.events("ps moved"), "the model has not moved"
     job.check(summary)
@@ -156,7 +162,7 @@ def test_what_fails_again_and_again_fails_the_job_in_words(tmp_path):
 
 def test_a_source_is_read_to_its_end_first_where_it_has_to_be(tmp_path):
     num_records = 3_000
-    command = command_of(tmp_path, num_records, 0)
+    command = command_of(tmp_path, num_records)
     flags = {"distribution_strategy": "Local", "num_epochs": 2, "shuffle": "records"}
     flags |= {"num_workers": None, "num_ps_pods": None, "heartbeat_seconds": None}
     with CapturedJob(tmp_path, num_records, reader_command=command, **flags) as job:
