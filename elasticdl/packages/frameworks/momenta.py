@@ -44,10 +44,8 @@ def momentum_of(
     is_float = "float" in dtype
     try:
         before, after = _three_steps(step, start, part, dtype, _LEAP)
-    except Exception:  # of a user's code, to which a number may be an index
-        if is_float:
-            raise
-        before, after = _three_steps(step, start, part, dtype, 3)
+    except Exception:  # of a user's code: a number may be an index, or must not be negative
+        before, after = _three_steps(step, start, part, dtype, 3, keeps_sign=True)
     # A layer rounds several times within a step, so some units in the last place may differ.
     tolerance = 64 * _EPSILONS.get(dtype, 2.0**-23) if is_float else 0.0
     candidates = [0.0] if dtype == "bool" else [1.0, 0.0]
@@ -64,7 +62,12 @@ def momentum_of(
 
 
 def _three_steps(
-    step: Callable[[Float32], Float32], start: Float32, part: slice, dtype: str, leap: int
+    step: Callable[[Float32], Float32],
+    start: Float32,
+    part: slice,
+    dtype: str,
+    leap: int,
+    keeps_sign: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of a variable before and after steps, a row each."""
     random, old = np.random.default_rng(0), start[part].astype(np.float64)
@@ -72,11 +75,12 @@ def _three_steps(
     far = 3 * (1 + random.random(old.size)) * (1 + np.abs(old) + np.abs(after[0]))
     # Each element goes up in one step and down in the other: a maximum shows by both.
     up = far * random.choice([-1.0, 1.0], old.size)
+    others = [old + up, old - up]
+    if keeps_sign:
+        others = [old + np.copysign(far, old), np.where(old == 0, 2 * far, old * 2.0**-10)]
     if dtype == "bool":
         others = [1 - old, old]
-    elif "float" in dtype:
-        others = [old + up, old - up]
-    else:
+    elif "float" not in dtype:
         others = [old + random.integers(1, 8), old + leap]
     before = [old]
     for other in others:

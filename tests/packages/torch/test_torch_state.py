@@ -383,6 +383,20 @@ class SharingABuffer(Net):
         return self.other(super().forward(self.one(x)))
 
 
+class Validated(Net):
+    """Divides by a moving mean that must not be negative."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        if self.training:
+            self.scale.mul_(0.9).add_(x.detach().std(), alpha=0.1)
+        spread = torch.distributions.Normal(0.0, self.scale, validate_args=True)
+        return super().forward(x / spread.stddev)
+
+
 class Smallest(Net):
     """Subtracts the smallest that it has seen, and keeps what it has not begun to count."""
 
@@ -410,6 +424,7 @@ CARRIED = {
     "mean of all minibatches": (Averaging, nn.MSELoss),
     "counter": (CountingInABuffer, nn.MSELoss),
     "a buffer of two modules": (SharingABuffer, nn.MSELoss),
+    "a moving mean that is validated": (Validated, nn.MSELoss),
     "what begins with inf": (Smallest, nn.MSELoss),
     "normalised teacher": (lambda: Normalised(Teacher()), nn.MSELoss),
     "normalised spectral norm": (lambda: Normalised(Spectral()), nn.MSELoss),
