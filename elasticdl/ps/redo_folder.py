@@ -2,9 +2,9 @@
 
 A log is valid on the machine that has written it, until that machine is started anew (the store
 writes the file `boot`). On another machine, for example after the replica's machine was lost, a log
-is valid in one
-case: the system that writes the master's journal has run since the log was begun. Then the log
-    cannot be ahead of the journal. The file `journal` in the log's folder names that system.
+is valid in one case: the system that writes the master's journal has run since the log was begun.
+Then the log cannot be ahead of the journal. The file `journal` in the log's folder names that
+system.
 """
 
 from __future__ import annotations
