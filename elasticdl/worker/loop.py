@@ -32,16 +32,7 @@ from elasticdl.backends.base import Predictor, StepResult, Trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.errors import ModelError, place_of
-from elasticdl.job import (
-    Finished,
-    Label,
-    Lease,
-    Outcome,
-    Progress,
-    TaskKind,
-    TaskReport,
-    Wait,
-)
+from elasticdl.job import Finished, Label, Lease, Outcome, Progress, TaskKind, TaskReport, Wait
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.ending import DaemonThread

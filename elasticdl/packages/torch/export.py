@@ -28,9 +28,10 @@ from elasticdl.packages.frameworks.lookup import looking_up, serving
 from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.torch.feed import TorchMinibatch
 from elasticdl.packages.torch.layers import Embedding, EmbeddingBag, StatisticsTable
-from elasticdl.packages.torch.model import LayerTable, PlacedModel, explaining
+from elasticdl.packages.torch.model import PlacedModel, explaining
 from elasticdl.packages.torch.structures import Nested, leaves, map_leaves
 from elasticdl.packages.torch.table_parameter import TableParameter
+from elasticdl.packages.torch.tables import LayerTable
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from elasticdl.layers.row_statistics import SHOW, RowStatistics, value_of
 from elasticdl.packages.frameworks.lookup import counting
 from elasticdl.packages.torch.device import Device, from_numpy
 from elasticdl.packages.torch.feed import TorchMinibatch
-from elasticdl.packages.torch.model import Enough, LayerTable, PlacedModel, TowerOutputs
+from elasticdl.packages.torch.model import Enough, PlacedModel, TowerOutputs
+from elasticdl.packages.torch.tables import LayerTable
 
 
 def amounts(

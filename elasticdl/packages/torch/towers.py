@@ -17,7 +17,8 @@ from elasticdl.packages.torch.device import Device, from_numpy
 from elasticdl.packages.torch.feed import TorchMinibatch
 from elasticdl.packages.torch.layers import Remote
 from elasticdl.packages.torch.lookups import Collector, GivenRows
-from elasticdl.packages.torch.model import LayerTable, PlacedModel
+from elasticdl.packages.torch.model import PlacedModel
+from elasticdl.packages.torch.tables import LayerTable
 
 _CPU = Device()
 _NO_STATE = np.zeros(0, np.float32)

@@ -3,15 +3,19 @@
 import copy
 
 import numpy as np
+import pyarrow
 import pytest
 
 from elasticdl import CountAdmission, Initializer
+from elasticdl._core import keys_of_strings
+from elasticdl.data.strings import Strings, ids_of_strings
 from elasticdl.errors import ModelError
 from elasticdl.packages.frameworks.lookup import looking_up
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
 from torch import nn  # noqa: E402  # after the skip
+from torch.nn import functional as F  # noqa: E402  # as above
 
 from elasticdl.layers.torch import Embedding, EmbeddingBag  # noqa: E402  # as above
 from elasticdl.packages.torch.model import PlacedModel  # noqa: E402  # as above
@@ -239,3 +243,29 @@ def test_an_admission_is_kept(in_job):
 def test_ids_of_floats_are_refused(in_job):
     with pytest.raises(ModelError, match=r"ids must be integers, found a tensor of torch.float32"):
         Embedding(10, 2)(torch.tensor([1.0]))
+
+
+def test_strings_are_ids_by_their_hash_in_feed(new_torch_job):
+    class Names(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.names = Embedding(None, 2)
+
+        def forward(self, ids):
+            return self.names(ids)
+
+    names = pyarrow.array([f"user-{number % 5}" for number in range(48)])
+    columns = {"name": Strings(names), "y": np.arange(48) % 2}
+    job = new_torch_job(
+        columns, 16, model=Names, loss=lambda y, p: F.cross_entropy(p, y),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        feed=lambda dataset, mode, metadata: (
+            ids_of_strings(dataset.columns["name"]), dataset.columns["y"]
+        ),
+    )  # fmt: skip
+    ids = keys_of_strings([f"user-{number}" for number in range(5)])
+    before = job.client.pull([(0, ids)], training=True).rows[0]
+    job.train(columns, 16)
+    after = job.client.pull([(0, ids)], training=False).rows[0]
+
+    assert (before != after).all(axis=1).all()

@@ -4,12 +4,9 @@ import dataclasses
 import functools
 
 import numpy as np
-import pyarrow
 import pytest
 
 from elasticdl import Mode
-from elasticdl._core import keys_of_strings
-from elasticdl.data.strings import Strings, ids_of_strings
 from elasticdl.errors import ModelError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
@@ -558,31 +555,6 @@ def test_a_scheduler_tells_that_it_counts_updates(new_torch_job):
     job = new_torch_job(make_columns(), 16, model=Plain, feed=feed, loss=loss, optimizer=optimizer)
     (note,) = job.backend._spec.notes
     assert "StepLR counts updates of the model" in note
-
-
-def test_strings_are_ids_by_their_hash_in_feed(new_torch_job):
-    class Names(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.names = Embedding(None, 2)
-
-        def forward(self, ids):
-            return self.names(ids)
-
-    columns = make_columns()
-    columns["name"] = Strings(pyarrow.array([f"user-{number % 5}" for number in range(48)]))
-    job = new_torch_job(
-        columns, 16, model=Names, loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        feed=lambda dataset, mode, metadata: (
-            ids_of_strings(dataset.columns["name"]), dataset.columns["y"]
-        ),
-    )  # fmt: skip
-    ids = keys_of_strings([f"user-{number}" for number in range(5)])
-    before = job.client.pull([(0, ids)], training=True).rows[0]
-    job.train(columns, 16)
-    after = job.client.pull([(0, ids)], training=False).rows[0]
-
-    assert (before != after).all(axis=1).all()
 
 
 def test_weights_of_samples_go_with_the_labels(new_torch_job):

@@ -1,12 +1,10 @@
 """A PyTorch model trained through the seam and the store is that of PyTorch's own loop."""
 
-import collections
 import types
 
 import numpy as np
 import pytest
 
-from elasticdl import Mode
 from elasticdl.errors import DataError, ModelError
 from elasticdl.optimizers import UpdateRule
 
@@ -16,43 +14,17 @@ from torch import nn  # noqa: E402  # after the skip
 from torch.nn import functional as F  # noqa: E402  # as above
 
 from elasticdl.layers.torch import Embedding  # noqa: E402  # as above
+from tests.packages.torch.plain_model import (  # noqa: E402  # as above
+    DIM,
+    FIELDS,
+    NUM_IDS,
+    Net,
+    feed,
+    loss,
+    make_columns,
+)
 
 pytestmark = pytest.mark.torch
-
-NUM_IDS, DIM, FIELDS = 40, 4, 3
-
-
-def make_columns(count=64, seed=0):
-    rng = np.random.default_rng(seed)
-    return {
-        "ids": rng.integers(NUM_IDS, size=(count, FIELDS)),
-        "x": rng.normal(size=(count, 5)).astype(np.float32),
-        "y": rng.integers(2, size=(count, 1)).astype(np.float32),
-    }
-
-
-def feed(dataset, mode, metadata):
-    features = {"ids": dataset.columns["ids"], "x": dataset.columns["x"]}
-    return features if mode == Mode.PREDICTION else (features, dataset.columns["y"])
-
-
-def loss(labels, predictions):
-    return F.binary_cross_entropy_with_logits(predictions, labels)
-
-
-class Net(nn.Module):
-    def __init__(self, embedding=Embedding, dropout=0.0):
-        super().__init__()
-        self.vectors = embedding(NUM_IDS, DIM)
-        self.norm = nn.BatchNorm1d(5)
-        self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(FIELDS * DIM + 5, 7)
-        self.out = nn.Linear(7, 1)
-
-    def forward(self, features):
-        rows = self.vectors(features["ids"]).flatten(1)
-        x = torch.cat([rows, self.norm(features["x"])], 1)
-        return self.out(self.dropout(torch.relu(self.hidden(x))))
 
 
 def adagrad(weight, gradient, slots, step, learning_rate):
@@ -292,73 +264,6 @@ def test_outputs_beside_the_predictions_change_no_metric(new_torch_job):
         assert found == pytest.approx(job.evaluate(columns, 64)["whole"], rel=1e-5)
     [predicted] = job_of(Beside, "score").predictions(columns, 64)
     assert predicted.keys() == {"score"}
-
-
-class Output(collections.OrderedDict):
-    """A dict with attributes, as models of other libraries return it."""
-
-    def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(name) from error
-
-
-def test_a_metric_and_the_loss_of_an_evaluation_get_what_the_model_returns(new_torch_job):
-    class Named(Net):
-        def forward(self, features):
-            return Output(logits=super().forward(features))
-
-    job = new_torch_job(
-        make_columns(), 32, model=Named, feed=feed, optimizer=OPTIMIZERS["SGD"],
-        loss=lambda labels, predictions: loss(labels, predictions.logits),
-        eval_metrics_fn=lambda: {"mean": lambda y, predictions: predictions.logits},
-    )  # fmt: skip
-    assert job.evaluate(make_columns(), 32).keys() == {"mean", "loss"}
-    [predicted] = job.predictions(make_columns(), 64)
-    assert type(predicted) is dict
-
-
-def test_a_collection_of_metrics_is_refused_before_training(new_torch_job):
-    torchmetrics = pytest.importorskip("torchmetrics")
-    collection = torchmetrics.MetricCollection([torchmetrics.MeanSquaredError()])
-    functions = {"model": Net, "feed": feed, "loss": loss, "optimizer": OPTIMIZERS["SGD"]}
-    with pytest.raises(ModelError, match=r"'all' is a MetricCollection.*dict\(collection.items"):
-        new_torch_job(make_columns(), 32, eval_metrics_fn=lambda: {"all": collection}, **functions)
-    job = new_torch_job(
-        make_columns(), 32, eval_metrics_fn=lambda: dict(collection.items()), **functions
-    )
-    assert job.evaluate(make_columns(), 32)["MeanSquaredError"] > 0
-
-
-def test_states_of_metrics_of_torchmetrics_add_up(new_torch_job):
-    classification = pytest.importorskip("torchmetrics.classification")
-    columns = make_columns(200)
-    job = new_torch_job(
-        columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"],
-        eval_metrics_fn=lambda: {"auc": classification.BinaryAUROC(thresholds=200)},
-    )  # fmt: skip
-    whole = job.evaluate(columns, 200)
-    states = []
-    for part in (slice(0, 90), slice(90, 200)):
-        job.evaluate({name: values[part] for name, values in columns.items()}, 50)
-        states.append(job.backend.metric_states())
-    summed = {
-        name: [a + b for a, b in zip(*(s[name] for s in states), strict=True)] for name in states[0]
-    }
-
-    assert job.backend.metric_results(summed) == pytest.approx(whole, rel=1e-6)
-    assert whole.keys() == {"auc", "loss"}
-    whose = classification.BinaryAUROC
-    for metric, message in (
-        (whose(), r"BinaryAUROC\) keeps .* no sum"),
-        (whose(thresholds=9) + 1.0, r"CompositionalMetric\) is made of other metrics"),
-    ):
-        with pytest.raises(ModelError, match=message):
-            new_torch_job(
-                columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"],
-                eval_metrics_fn=lambda metric=metric: {"auc": metric},
-            )  # fmt: skip
 
 
 def test_weights_of_a_group_of_their_own_may_be_those_of_a_table(new_torch_job):
