@@ -109,24 +109,21 @@ class CommandSource:
         """Yield all records; the rest after the last newline only if the command succeeded."""
         file = process.stdout
         assert file is not None
-        rest, blocks, num_bytes, start = b"", [b""], 0, b""
+        # A large record comes in many blocks, and is cut out when all of it has come.
+        uncut = bytearray()
         for block in iter(lambda: _read_some(file), b""):
-            # A large record comes in many blocks, which are joined once.
-            blocks.append(block)
-            num_bytes += len(block)
+            uncut += block
             if self._is_framed:
-                start = (start + block)[: _LENGTH.size] if len(start) < _LENGTH.size else start
-                is_whole = num_bytes >= _least(start)
-            else:
-                is_whole = b"\n" in block
-                _require_end(0 if is_whole else num_bytes)
+                is_whole = len(uncut) >= _least(uncut)
+            elif not (is_whole := b"\n" in block):
+                _require_end(len(uncut))
             if not is_whole:
                 continue
-            records, rest = self._cut(b"".join(blocks))
-            blocks, num_bytes, start = [rest], len(rest), rest[: _LENGTH.size]
+            records, rest = self._cut(bytes(uncut))
+            uncut = bytearray(rest)
             if records:
                 yield records
-        rest = b"".join(blocks)
+        rest = bytes(uncut)
         # A command that failed may have stopped in the middle of a line, so its rest is no record.
         if code := process.wait():
             raise DataError(
@@ -161,7 +158,7 @@ def _require_end(num_bytes: int) -> None:
         )
 
 
-def _least(start: bytes) -> int:
+def _least(start: bytearray) -> int:
     """Return how many bytes the record that begins here has in its frame, as far as is known."""
     if len(start) < _LENGTH.size:
         return _LENGTH.size
