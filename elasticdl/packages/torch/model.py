@@ -101,6 +101,12 @@ class PlacedModel:
     def _sort_buffers(self) -> None:
         self.buffers, self.constants = sorted_buffers(self.model, self._carried, self.device)
         self._sizes = [int(b.value.numel()) for b in self.buffers]
+        ends = itertools.accumulate(self._sizes)
+        self._counters = [
+            (buffer, slice(end - size, end))
+            for buffer, size, end in zip(self.buffers, self._sizes, ends, strict=True)
+            if buffer.is_counter
+        ]
 
     @contextmanager
     def on_cpu(self) -> Iterator[None]:
@@ -198,12 +204,9 @@ class PlacedModel:
         Raises:
             ModelError: A buffer has counted too far.
         """
-        now, start = self.state_values(), 0
-        for buffer, size in zip(self.buffers, self._sizes, strict=True):
-            if buffer.is_counter:
-                part = slice(start, start + size)
-                buffer.check_counted(before[part], now[part])
-            start += size
+        now = self.state_values()
+        for buffer, part in self._counters:
+            buffer.check_counted(before[part], now[part])
         return now
 
     def load(self, dense: Float32, state: Float32) -> None:
