@@ -14,6 +14,8 @@ from elasticdl.errors import DataError
 from elasticdl.job import Shard
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+# Such a file beside folders of images is the data; its records often name the images.
+_TABLES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".recordio", ".rio", ".tfrecord")
 _CHUNK_IMAGES = 256
 
 
@@ -87,8 +89,8 @@ class ImageFolderReader:
 
 
 def is_image_folder(path: str) -> bool:
-    """Return whether a folder has no images of its own, but one of its first three folders has."""
-    if not os.path.isdir(path) or _images(path):
+    """Return whether one of a folder's first three folders has images, and itself no data."""
+    if not os.path.isdir(path) or _files(path, (*EXTENSIONS, *_TABLES)):
         return False
     # A folder may have thousands of classes, so this reads only a few of them.
     return any(_images(os.path.join(path, name)) for name in _folders(path)[:3])
@@ -99,8 +101,12 @@ def _folders(path: str) -> list[str]:
 
 
 def _images(path: str) -> list[str]:
+    return _files(path, EXTENSIONS)
+
+
+def _files(path: str, extensions: tuple[str, ...]) -> list[str]:
     names = (entry.name for entry in _entries(path) if entry.is_file())
-    return sorted(name for name in names if name.lower().endswith(EXTENSIONS))
+    return sorted(name for name in names if name.lower().endswith(extensions))
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:

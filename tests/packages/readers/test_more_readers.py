@@ -374,6 +374,14 @@ def test_images_that_are_gone_or_empty_since_are_told():
         list(open_reader("pets", "format=images").read(dogs))
 
 
+def test_a_table_beside_a_folder_of_images_is_the_data():
+    make_images()
+    Path("pets/train.csv").write_text("path,label\ncat/a.jpg,7\n")
+    (records,) = read_all(open_reader("pets", "skip_header=true"))
+    assert records.values == [b"cat/a.jpg,7"]
+    assert len(open_reader("pets", "format=images").shards()) == 2
+
+
 def test_a_folder_without_images_is_told(capsys):
     Path("pets/cat").mkdir(parents=True)
     assert "no images (.jpg" in count(capsys, "pets", "--data_reader_params=format=images")[1]
