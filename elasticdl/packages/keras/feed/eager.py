@@ -194,7 +194,7 @@ class Eager(ChosenWay):
         super().__init__(user, user.structure(NotedDataset(plain, drawing)))
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
-        """See `Way.run`. The order is that of the job without --run_eagerly."""
+        """See `ChosenWay.run`. The order is that of the job without --run_eagerly."""
         # Functions without a seed of their own draw by TensorFlow's global seed, as in the plain
         # way.
         tf.random.set_seed(mix(seed, 0))

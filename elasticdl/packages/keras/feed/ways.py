@@ -101,7 +101,7 @@ class Compiled(ChosenWay):
         self._records_together = 1
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
-        """See `Way.run`."""
+        """See `ChosenWay.run`."""
         together = size * max(1, self._records_together // size)
         is_prediction = self.user.mode == Mode.PREDICTION
         for batch in cut(records, together, seed if self._shuffled else None):
@@ -189,7 +189,7 @@ class Plain(ChosenWay):
     """
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
-        """See `Way.run`."""
+        """See `ChosenWay.run`."""
         task = as_batch(list(records))
         is_prediction = self.user.mode == Mode.PREDICTION
         elements = self._elements(task, seed)
