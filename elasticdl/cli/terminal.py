@@ -18,6 +18,10 @@ from elasticdl.runtime.printable import printable
 class Terminal(Console):
     """A console on which only its own control characters have an effect."""
 
+    def __init__(self, **options: Any) -> None:
+        # Texts have words of users in them: [fd00::1] is no style, and :100: is no picture.
+        super().__init__(markup=False, emoji=False, **options)
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
