@@ -6,7 +6,7 @@ from pathlib import Path
 
 import rich_click as click
 
-from elasticdl.cli.terminal import Terminal
+from elasticdl.cli.terminal import LocalPath, Terminal
 from elasticdl.config import CheckpointSection
 
 
@@ -25,7 +25,7 @@ def _help(field: str) -> str:
 @click.option(
     "--export_tables",
     "directory",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     required=True,
     help="Folder to write to; new or empty.",
 )

@@ -88,8 +88,10 @@ def write(path: Path, command: Command, config: JobConfig, given: Mapping[str, s
 def _word(path: Path, name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
+    # Without the value: it may have a password in a form that nobody would know.
     raise ConfigError(
-        f"--config={path}: {name}: expected a text, a number, true or false, found {value!r}"
+        f"--config={path}: {name}: expected a text, a number, true or false, found "
+        f"{type(value).__name__}"
     )
 
 

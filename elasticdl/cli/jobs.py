@@ -35,6 +35,7 @@ T = TypeVar("T")
 ANSWER_SECONDS = 5.0  # what a master gets to answer one question
 _STOP_SECONDS = 60.0  # what a job gets to be gone after it was cancelled
 _LOOK_SECONDS = 1.0  # how often to look for logs of new processes
+_WAITING_LINES = 10_000  # of all logs, while the terminal or the next command of a pipe is slow
 
 _JOB = click.argument("name", metavar="JOB")
 
@@ -290,7 +291,7 @@ def _all_logs(
                     raise
                 echo(f"{role}-{index}: {error}", err=True)
         return
-    lines: queue.SimpleQueue[tuple[str, str | ElasticdlError | OSError]] = queue.SimpleQueue()
+    lines: queue.Queue[tuple[str, str | ElasticdlError | OSError]] = queue.Queue(_WAITING_LINES)
     readers: dict[tuple[Role, int], threading.Thread] = {}
 
     def read(role: Role, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Prints to terminals; control characters in the words of users and files are removed."""
+"""Prints to terminals, without control characters in words of others; takes paths from them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,26 @@ from elasticdl.runtime.printable import printable
 class Terminal(Console):
     """A console on which only its own control characters have an effect."""
 
+    def __init__(self, **options: Any) -> None:
+        # Texts have words of users in them: [fd00::1] is no style, and :100: is no picture.
+        super().__init__(markup=False, emoji=False, **options)
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """Yield the parts of the printed text."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
+
+
+class LocalPath(click.Path):
+    """A path of this machine. A URL is refused: it would be a folder below the current one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if "://" in str(value):
+            self.fail(f"expected a path of this machine, found the URL {value}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def echo(text: str, **options: Any) -> None:

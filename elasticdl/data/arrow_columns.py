@@ -127,7 +127,8 @@ def _object_converter(
     types, kind = arrow.types, field.type
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return _texts(arrow, field), np.dtype(object)
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+    is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    if is_bytes or types.is_fixed_size_binary(kind):
         return (lambda array: Strings.of_nullable(array, b"")), np.dtype(object)
     if types.is_fixed_size_list(kind) and types.is_primitive(kind.value_type):
         return _vectors(field), np.dtype(kind.value_type.to_pandas_dtype())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -9,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ COMPRESSED = (".gz", ".zst")
 _MAGICS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 COMPRESSED_MAGICS = tuple(_MAGICS)
 _COPY_BYTES = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HASH_LETTERS = 16
 
 
@@ -132,10 +135,14 @@ def _fetch(url: str, file: remote.RemoteFile, copy: Path) -> None:
                 target.write(part)
             remote.require_same(file)
     except OSError as error:
-        raise DataError(
-            f"{url}: its copy cannot be written to {copy.parent}: {error.strerror}; "
-            f"{CACHE_VARIABLE} names another folder for copies"
-        ) from error
+        raise _not_written(url, copy, error) from error
+
+
+def _not_written(called: str, copy: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{called}: its copy cannot be written to {copy.parent}: {error.strerror}; "
+        f"{CACHE_VARIABLE} names another folder for copies"
+    )
 
 
 def _unpack(path: str, codec: str, copy: Path, called: str) -> None:
@@ -146,6 +153,8 @@ def _unpack(path: str, codec: str, copy: Path, called: str) -> None:
             )
             shutil.copyfileobj(stream, target, _COPY_BYTES)
     except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise _not_written(called, copy, error) from error
         raise DataError(f"{called}: cannot be unpacked: {error}") from error
 
 
@@ -168,11 +177,16 @@ def _alone(copy: Path) -> Iterator[bool]:
         with _writing(copy.parent):
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            is_locked = False
             with suppress(OSError):  # some file systems have no locks
                 _lock(descriptor, copy)
+                is_locked = True
             if not _is_named(descriptor, lock):
                 continue  # whoever had it before has removed it
             try:
+                if is_locked:  # so these are of processes that were killed
+                    for partial in copy.parent.glob(f"{_partial_name(copy)}*"):
+                        partial.unlink(missing_ok=True)
                 yield not _is_there(copy)
             finally:
                 lock.unlink(missing_ok=True)
@@ -213,13 +227,18 @@ def _writing(folder: Path) -> Iterator[None]:
 def _new(copy: Path) -> Iterator[IO[bytes]]:
     """Give a file to write to; it becomes the copy if no error is raised."""
     with _writing(copy.parent):
-        descriptor, partial = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
+        descriptor, partial = tempfile.mkstemp(".tmp", _partial_name(copy), copy.parent)
     try:
         with os.fdopen(descriptor, "wb") as target:
             yield target
         os.replace(partial, copy)
     finally:
         Path(partial).unlink(missing_ok=True)
+
+
+def _partial_name(copy: Path) -> str:
+    """Return how the names of partial copies begin; a lock may hold on this machine alone."""
+    return f".{copy.name[:_HASH_LETTERS]}-{socket.gethostname()}-"
 
 
 def _zstd_stream(source: IO[bytes]) -> IO[bytes]:

@@ -7,10 +7,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
+from elasticdl.data.arrow_columns import WHOLE_BELOW
 from elasticdl.data.base import DataReader, Metadata, Records, all_of
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.data.strings import Array
@@ -250,12 +252,21 @@ class OlderReader:
             return Records(start, values=list(chunk))
         if all(isinstance(record, str) for record in chunk):
             return Records(start, values=[record.encode() for record in chunk])
-        names = self.metadata.column_names
+        names, dtypes = self.metadata.column_names, self.metadata.column_dtypes
         rows = [self._row(record, names, shard, start + i) for i, record in enumerate(chunk)]
-        return Records(start, columns=_columns(names, rows, self.metadata.column_dtypes))
+        columns: dict[str, Array] = {}
+        for name, values in zip(names, zip(*rows, strict=True), strict=True):
+            try:
+                columns[name] = _column(values, dtypes.get(name))
+            except (TypeError, ValueError, OverflowError, DataError) as error:
+                raise DataError(
+                    f"{shard.name}: column {name!r} of records [{start}, {start + len(rows)}) is "
+                    f"no array: {error}"
+                ) from error
+        return Records(start, columns=columns)
 
     def _row(self, record: Any, names: Sequence[str], shard: Shard, number: int) -> tuple[Any, ...]:
-        is_row = isinstance(record, Iterable) and not isinstance(record, bytes | str)
+        is_row = isinstance(record, Iterable) and not isinstance(record, bytes | str | Mapping)
         values = tuple(record) if is_row else ()
         if not is_row or len(values) != len(names):
             raise DataError(
@@ -266,15 +277,15 @@ class OlderReader:
         return values
 
 
-def _columns(
-    names: Sequence[str], rows: Sequence[tuple[Any, ...]], dtypes: Mapping[str, np.dtype[Any]]
-) -> dict[str, Any]:
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: _column(values, dtypes.get(name)) for name, values in columns}
-
-
 def _column(values: Sequence[Any], dtype: np.dtype[Any] | None) -> Array:
     found = np.asarray(values, dtype=dtype)
+    if dtype is None and found.dtype.kind == "f":
+        for value in values:
+            if isinstance(value, Integral) and abs(int(value)) > WHOLE_BELOW:
+                raise DataError(
+                    f"it has {value} beside real numbers, so that all are {found.dtype}, in which "
+                    "several whole numbers are one: expected one type, or text"
+                )
     kind = {"S": bytes, "U": str}.get(found.dtype.kind)
     if kind is None or not all(isinstance(value, kind) for value in values):
         return found

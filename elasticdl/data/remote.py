@@ -31,7 +31,7 @@ NOT_REMOTE = ("file", "local")
 """Schemes of URLs that stand for paths of this machine."""
 _FORBIDDEN = (401, 403)
 _GONE = (404, 410)
-_TIMES = ("LastModified", "mtime", "updated", "modificationTime")
+_TIMES = ("LastModified", "Last-Modified", "mtime", "updated", "modificationTime")
 
 
 @dataclass(frozen=True, slots=True)

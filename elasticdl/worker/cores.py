@@ -68,8 +68,9 @@ def choose_threads(
     """
     if setting != "auto":
         return Threads(setting, "--worker_threads")
-    if environment.get(_VARIABLE, "").isdecimal():
-        return Threads(int(environment[_VARIABLE]), _VARIABLE)
+    given = environment.get(_VARIABLE, "")
+    if given.isdecimal() and int(given):  # 0 is as none, as in TensorFlow
+        return Threads(int(given), _VARIABLE)
     # Workers share the cores, so the number of threads would depend on the number of workers. A sum
     # over other threads is rounded otherwise.
     if is_deterministic:

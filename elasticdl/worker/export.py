@@ -99,7 +99,6 @@ def _export_model(
         return
     partial = partial_folder(output, lease.number)
     try:
-        # A process that was killed may have left this folder.
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         make_durably(partial.parent)
         partial.mkdir()

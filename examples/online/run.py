@@ -85,9 +85,11 @@ def end_children() -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Start all processes, let clicks flow, and end all; the results stay in the folder."""
+    folder = args.folder.resolve()
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "kafka").is_dir():
+        sys.exit(f"--folder: expected a new folder, or one of this example, found {folder}")
     if why := missing():
         sys.exit(why)
-    folder = args.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     clicks = Clicks()
@@ -144,6 +146,8 @@ def start(
     followed.wait()
     kept.wait()
     status = connect(folder / "job", job)
+    if status is None:
+        sys.exit(f"the job has ended; see {folder / 'job.log'}")
     page = folder / "job" / PAGE_FILE  # it comes with an extra
     if page.exists():
         say(f"the job's page is at {json.loads(page.read_text())['url']}")

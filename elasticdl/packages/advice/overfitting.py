@@ -117,15 +117,12 @@ class TellsOverfitting(JobFeature):
         self._job = job
         self._kept = Best.of(job.config.checkpoint.keep_best)
         self._num_seen = 0  # evaluations
+        self._found: OverfitMetric | None = None
 
     def advance(self, now: float) -> None:
         """Say it when an evaluation shows it for the first time."""
-        evaluations, before = self._job.evaluations, self._num_seen
-        self._num_seen = len(evaluations.results)
-        if self._num_seen == before or evaluations.has_told_overfitting:
-            return
-        found = overfitting_of(evaluations.results, self._kept)
-        if found is not None:
+        evaluations, found = self._job.evaluations, self._look()
+        if found is not None and not evaluations.has_told_overfitting:
             evaluations.tell_overfitting()
             kind = events.Overfitting(
                 metric=found.metric.metric,
@@ -137,5 +134,12 @@ class TellsOverfitting(JobFeature):
 
     def show(self, status: JobStatus) -> JobStatus:
         """Show how the model overfits, by the evaluations so far."""
-        found = overfitting_of(self._job.evaluations.results, self._kept)
+        found = self._look()
         return replace(status, overfitting="" if found is None else found.words)
+
+    def _look(self) -> OverfitMetric | None:
+        """Return how the model overfits; all evaluations are gone through once for each new one."""
+        results = self._job.evaluations.results
+        if len(results) != self._num_seen:
+            self._num_seen, self._found = len(results), overfitting_of(results, self._kept)
+        return self._found

@@ -14,7 +14,7 @@ import rich_click as click
 from rich.table import Table
 from rich.text import Text
 
-from elasticdl.cli.terminal import Terminal
+from elasticdl.cli.terminal import LocalPath, Terminal
 from elasticdl.errors import DataError
 from elasticdl.packages.data_tools.amounts import record_progress
 from elasticdl.packages.data_tools.convert_command import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.argument("source")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     required=True,
     help="Write this JSON file, whose format docs/data.md describes; one of this name is replaced.",
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import rich_click as click
 from click.core import ParameterSource
 
-from elasticdl.cli.terminal import Terminal
+from elasticdl.cli.terminal import LocalPath, Terminal
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.packages.data_tools.amounts import record_progress, size
 from elasticdl.packages.data_tools.lines_command import RECORDS_PER_FILE, convert_raw
@@ -62,7 +62,7 @@ reader_params = click.option(
 
 @click.command()
 @click.argument("source")
-@click.argument("destination", type=click.Path(path_type=Path))
+@click.argument("destination", type=LocalPath(path_type=Path))
 @click.option(
     "--format",
     "format_name",

@@ -17,6 +17,7 @@ from elasticdl.worker.row_source import SiteGradient
 
 _LIMIT_BYTES = 1024 * 1024 * 1024
 _FIRST_ROWS = 1024
+_PLACE_BYTES = 110  # of an id and its place in a dict
 
 
 class FrozenRows:
@@ -34,7 +35,7 @@ class FrozenRows:
 
     def keep(self, ids: Int64, rows: Float32) -> None:
         """Keep the rows of ids that were missing, shape (n, dim), while there is room."""
-        room = self._limit_bytes // (4 * rows.shape[1]) - len(self._places)
+        room = self._limit_bytes // (4 * rows.shape[1] + _PLACE_BYTES) - len(self._places)
         ids, rows = ids[: max(0, room)], rows[: max(0, room)]
         start, end = len(self._places), len(self._places) + len(ids)
         if end > len(self._rows):

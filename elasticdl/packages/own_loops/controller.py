@@ -292,8 +292,8 @@ class Controller:
                     f"minibatches(): expected {self._trainer.answer} for each minibatch, found "
                     "none for the last one"
                 )
+        self.is_over = True  # first: a worker that has come too late ends in `finish`
         self._trainer.load(*self._job.finish())
-        self.is_over = True
 
     def done(self, loss: Any = 0.0) -> None:
         """Count a minibatch of a `--shards_only` job before the next one is asked for.

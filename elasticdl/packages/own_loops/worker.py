@@ -81,6 +81,7 @@ class ScriptJob:
 
         Raises:
             SystemExit: This process was asked to end, or came too late to get any parameters.
+            UnavailableError: The ring of this worker has failed.
         """
         # The worker leaves also after an error: the others must not wait for it.
         with contextlib.ExitStack() as last:
@@ -91,6 +92,8 @@ class ScriptJob:
             try:
                 final = ring.pull()
             except UnavailableError:
+                if ring.member.error is not None:
+                    raise
                 log.info("the job has finished before this worker had parameters: it ends")
                 raise SystemExit(0) from None
         return final.dense, final.state

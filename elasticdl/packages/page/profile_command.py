@@ -13,7 +13,7 @@ from typing import Any
 
 import rich_click as click
 
-from elasticdl.cli.terminal import echo
+from elasticdl.cli.terminal import LocalPath, echo
 from elasticdl.errors import ConfigError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.packages.page.report_command import writing
@@ -105,7 +105,7 @@ _REPLICA_SECONDS = 15.0  # a few heartbeats, also of a large job
 @click.option("--steps", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(path_type=Path, dir_okay=False),
     default=Path("trace.json"),
     show_default=True,
     help="File to write.",

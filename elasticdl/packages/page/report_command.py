@@ -12,7 +12,7 @@ import rich_click as click
 from rich.table import Table
 from rich.text import Text
 
-from elasticdl.cli.terminal import Terminal
+from elasticdl.cli.terminal import LocalPath, Terminal
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
 
@@ -83,7 +83,7 @@ PAGE = "report.html"
 @click.option("--png", is_flag=True, help="Write loss.png and throughput.png.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(path_type=Path, file_okay=False),
     help="Folder to write to [default: the job's folder, or the current one].",
 )
 def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) -> None:

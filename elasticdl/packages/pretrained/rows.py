@@ -18,6 +18,7 @@ import math
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from elasticdl._core import Progress, PsClient, Store
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import MANIFEST, parse_manifest, resolve, whole_versions
+from elasticdl.data.parquet import import_pyarrow
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.locations import Location, download, is_remote, parse, reaching
 
@@ -40,6 +42,11 @@ SAFETENSORS_DTYPES = {
     "I64": "<i8", "U64": "<u8", "I32": "<i4", "U32": "<u4",
 }  # fmt: skip
 Chunk = tuple[NDArray[Any], NDArray[Any]]
+_UNREADABLE = (
+    *(OSError, ValueError, LookupError, TypeError, EOFError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""Errors of libraries in a file that is damaged, or of another form."""
 
 
 def sources_of(flag: str) -> dict[str, list[Location]]:
@@ -98,13 +105,14 @@ def read_rows(file: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float3
 
     Raises:
         DataError: The file has another form; names it, and the row.
+        ConfigError: pyarrow is missing.
     """
     first = 0
     try:
         for keys, rows in READERS[file.suffix](file):
             yield _checked(file, first, keys, rows)
             first += len(keys)
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise DataError(
             f"{file}: its pretrained rows cannot be read: {type(error).__name__}: {error}"
         ) from error
@@ -251,9 +259,8 @@ def _both(
 
 
 def _read_parquet(file: Path) -> Iterator[Chunk]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(file) as parquet:
+    _, module = import_pyarrow("Parquet files of --pretrained_rows")
+    with module.ParquetFile(file) as parquet:
         names = parquet.schema_arrow.names
         if not {"key", "weights"} <= set(names):
             raise DataError(f"{file}: expected columns key and weights, found {', '.join(names)}")

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from elasticdl.cli.run import ends_in_order
 from elasticdl.config import JobConfig
-from elasticdl.errors import JobFailedError
+from elasticdl.data.paths import expand_paths
+from elasticdl.data.remote import size_of
+from elasticdl.errors import ElasticdlError, JobFailedError
 from elasticdl.job import Event, Role
 from elasticdl.launchers.signals import deferred
 from elasticdl.observe.events import FOLDER, read_events
@@ -118,14 +120,20 @@ def _start(events: Sequence[Event], trained: float) -> float:
 
 
 def _record_bytes(job_dir: Path, config: JobConfig) -> float:
-    """Return the bytes of a record in local files; 0 if there are none."""
-    place = Path(str(config.data.training_data))
-    files = [place] if place.is_file() else [p for p in place.rglob("*") if p.is_file()]
+    """Return the bytes of a record in files; 0 if the data is no files."""
+    place = config.data.training_data
+    files: list[str] = []
+    if place and Path(place).is_dir():  # its folders may be classes
+        files = [str(path) for path in Path(place).rglob("*") if path.is_file()]
+    try:
+        num_bytes = sum(map(size_of, files or expand_paths(place)))
+    except ElasticdlError:
+        return 0.0
     pictures = [event for event in _beats(job_dir) if event["event"] == "picture"]
     if not pictures or not pictures[-1]["records_total"]:
         return 0.0
     records = pictures[-1]["records_total"] / pictures[-1]["num_epochs"]
-    return sum(path.stat().st_size for path in files) / float(records)
+    return num_bytes / float(records)
 
 
 @contextlib.contextmanager

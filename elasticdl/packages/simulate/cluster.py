@@ -62,18 +62,16 @@ class Cluster:
         Raises:
             ConfigError: A number is too small; names it.
         """
-        least = {"workers": 1, "ps": 1, "in_flight": 1, "straggler_factor": 1}
-        for name, least_value in least.items():
-            if getattr(self, name) < least_value:
-                raise ConfigError(
-                    f"--{name}: expected at least {least_value}, found {getattr(self, name)}"
-                )
+        for name in ("workers", "ps", "in_flight"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name}: expected at least 1, found {getattr(self, name)}")
         for name in ("worker_cores", "ps_cores", "worker_network", "ps_network", "input_bandwidth"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"--{name}: expected more than 0, found {getattr(self, name)}")
-        if not 0 <= self.straggler_share <= 1:
+        if not 0 <= self.straggler_share <= 1 <= self.straggler_factor < math.inf:
             raise ConfigError(
-                f"--stragglers: expected a share from 0 to 1, found {self.straggler_share}"
+                "--stragglers: expected a share from 0 to 1 and a factor of at least 1, found "
+                f"{self.straggler_share:g}:{self.straggler_factor:g}"
             )
 
     def faster(self, resource: Resource, times: float) -> Cluster:

@@ -18,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import Progress
 from rich.table import Table
 
-from elasticdl.cli.terminal import Terminal, echo
+from elasticdl.cli.terminal import LocalPath, Terminal, echo
 from elasticdl.errors import ConfigError
 
 if TYPE_CHECKING:  # what --help need not wait for
@@ -59,7 +59,7 @@ _OPTIONS = [
     ),
     click.RichOption(
         ["--costs"],
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=LocalPath(path_type=Path, dir_okay=False),
         help=f"File of costs that --calibrate writes [default: {_STORED}/MODEL.json].",
     ),
     click.RichOption(
@@ -100,7 +100,7 @@ _OPTIONS = [
     _number("--recovery_seconds", 60, 0, "As of train; 0: with --ps_redo_mb nothing is repeated."),
     _number("--hours", 24, 0.01, "To simulate, for the goodput."),
     click.RichOption(
-        ["--figure"], type=click.Path(path_type=Path, dir_okay=False), help="SVG file to write."
+        ["--figure"], type=LocalPath(path_type=Path, dir_okay=False), help="SVG file to write."
     ),
     click.RichOption(["--json", "as_json"], is_flag=True, help="Print JSON."),
     click.Argument(["flags"], nargs=-1, metavar="[-- FLAGS]"),

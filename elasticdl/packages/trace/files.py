@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,8 @@ class TraceFiles:
         self.num_written = 0
         self.num_dropped = 0
         self._num_in_file = 0  # of those that are written: in the file that is not complete
-        self._numbers = count(1)
+        # Jobs may write to one folder, and in containers their processes have equal numbers.
+        self._token, self._numbers = token_hex(4), count(1)
         self._writer: pyarrow.parquet.ParquetWriter | None = None
         self._path = self._partial = folder
         self._since = 0.0
@@ -121,7 +123,7 @@ class TraceFiles:
             # A Parquet file has one schema.
             self._end()  # a prediction has another shape, or a column is new
         if self._writer is None:
-            name = f"worker-{self._worker_id}-{os.getpid()}-{next(self._numbers):06}.parquet"
+            name = f"worker-{self._worker_id}-{self._token}-{next(self._numbers):06}.parquet"
             self._path, self._partial = self._folder / name, self._folder / f".{name}.part"
             self._writer = self._parquet.ParquetWriter(self._partial, table.schema)
             self._since = time.monotonic()

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from elasticdl.job import Finished, TaskKind
+from elasticdl.job.status import no_status
 from elasticdl.master.actions import Note
 from elasticdl.master.evaluation import EvaluationResult
 from elasticdl.master.status import picture
-from elasticdl.packages.advice import events
+from elasticdl.packages.advice import events, overfitting
 from elasticdl.packages.advice.overfitting import overfitting_of
 from elasticdl.settings.best import Best
 
@@ -107,3 +108,14 @@ def test_job_says_once_that_it_overfits_and_what_is_best(master_kit):
     again.restore(json.loads(json.dumps(play.core.snapshot())))
     assert picture(again, 0.0).overfitting == status.overfitting
     assert again.evaluations.has_told_overfitting
+
+
+def test_evaluations_are_looked_at_when_there_is_a_new_one(master_kit, monkeypatch):
+    looked = []
+    monkeypatch.setattr(overfitting, "overfitting_of", lambda results, kept: looked.append(kept))
+    core = master_kit.core(master_kit.config(), training=(("a", 30),))
+    for num_results in (1, 2):
+        core.evaluations.results.append(None)
+        for _ in range(3):
+            core.features.show(no_status("job", 1))
+        assert len(looked) == num_results

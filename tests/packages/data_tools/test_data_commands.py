@@ -43,6 +43,23 @@ def test_an_unknown_flag_of_a_command_of_the_package_is_told_with_its_neighbour(
     assert "unknown flag --codex; did you mean --codec?" in err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data", "convert", "in.rio", "s3://bucket/out.rio"],
+        ["data", "analyze", "in.csv", "--output=s3://bucket/s.json"],
+        ["export", "--checkpoint_dir_for_init=c", "--export_tables=s3://bucket/t"],
+        ["report", "job", "--output=s3://bucket"],
+        ["simulate", "--workers=2", "--ps=1", "--figure=s3://bucket/f.svg"],
+    ],
+    ids=lambda words: words[0] if words[0] != "data" else words[1],
+)
+def test_a_url_is_no_place_to_write_to(words, capsys):
+    assert run_command(words) == 2
+    assert "expected a path of this machine, found the URL s3://bucket" in capsys.readouterr().err
+    assert files() == ["in.csv", "in.rio"]
+
+
 def test_rows_of_csv_become_examples_with_types_found_by_reading_them(run):
     code, out, _ = run(
         "convert", "in.csv", "out.rio", "--as", "example", "--data_reader_params=skip_header=true"

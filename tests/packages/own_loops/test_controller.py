@@ -1,5 +1,7 @@
 """A script that `elasticdl run` has not started, and flags that a script's job does not have."""
 
+import sys
+
 import pytest
 
 from elasticdl import controller
@@ -7,6 +9,7 @@ from elasticdl.cli.main import run_command
 from elasticdl.errors import ConfigError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.packages.own_loops.command import configure
+from elasticdl.packages.own_loops.worker import run_script
 
 
 def test_a_plain_process_has_no_controller():
@@ -19,6 +22,28 @@ def test_gradients_of_zero_are_refused():
         ModelError, match=r"zero_grad\(set_to_none=False\): expected set_to_none=True"
     ):
         controller.Optimizer(None).zero_grad(set_to_none=False)
+
+
+class FinishedJob:
+    """A job that has finished before this worker had any parameters."""
+
+    is_shards_only, seed, failure = True, 0, None
+
+    def begin(self, trainer, handover):
+        handover.end()
+
+    def finish(self):
+        raise SystemExit(0)
+
+
+def test_a_worker_that_comes_when_all_is_trained_ends_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller.Controller, "_prepare", lambda self: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    script = tmp_path / "loop.py"
+    loop = "list(controller.init().minibatches())"
+    script.write_text(f"from elasticdl import controller\n{loop}\n1 / 0\n")
+    run_script(script, (), FinishedJob())
 
 
 def test_the_job_of_a_script_is_one_of_all_reduce(tmp_path):

@@ -3,6 +3,7 @@
 import io
 import json
 import struct
+import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -29,6 +30,14 @@ NOTHING = np.zeros(0, np.float32)
 
 def write_npz(file, keys=KEYS, rows=ROWS):
     np.savez_compressed(file, keys=keys, rows=rows)
+
+
+def write_damaged_npz(file):
+    write_npz(file)
+    content = bytearray(file.read_bytes())
+    begin = content.index(b"keys.npy") + 28
+    content[begin : begin + 8] = b"\xff" * 8
+    file.write_bytes(content)
 
 
 def write_parquet(file, keys=KEYS, rows=ROWS):
@@ -137,6 +146,7 @@ def test_a_restored_replica_has_what_the_checkpoint_holds(tmp_path):
         (lambda f: write_npz(f, keys=KEYS.astype(np.float32)), "keys .* of float32"),
         (lambda f: np.savez(f, ids=KEYS), "expected arrays keys and rows, found ids"),
         (lambda f: f.write_bytes(b"PK\3\4 torn"), "expected a .npz file, found another"),
+        (write_damaged_npz, "cannot be read: error: Error -3 while decompressing"),
         (lambda f: write_npz(f, keys=KEYS - 1), "row 1 has a key below 0"),
         (
             lambda f: write_npz(f, rows=np.where(np.arange(301)[:, None] == 7, np.nan, ROWS)),
@@ -149,6 +159,13 @@ def test_a_file_that_is_not_as_expected_is_named_with_its_row(write, says, tmp_p
     write(file)
     with pytest.raises(DataError, match=rf"rows\.npz.*{says}"):
         list(read_rows(file))
+
+
+def test_rows_in_parquet_without_pyarrow_say_what_to_install(tmp_path, monkeypatch):
+    write_parquet(tmp_path / "rows.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigError, match="--pretrained_rows need pyarrow, which is not installed"):
+        list(read_rows(tmp_path / "rows.parquet"))
 
 
 def test_a_parquet_row_of_another_width_is_named(tmp_path, monkeypatch):

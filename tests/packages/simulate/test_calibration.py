@@ -3,10 +3,13 @@
 import os
 import signal
 import subprocess
+import types
+from pathlib import Path
 
 import pytest
 
 from elasticdl.errors import JobFailedError
+from elasticdl.packages.simulate import calibrate as calibration_run
 from elasticdl.packages.simulate.calibrate import calibrate
 from elasticdl.packages.simulate.calibration import Reading, costs_of, speed_between, use_between
 from elasticdl.packages.simulate.cluster import Cluster
@@ -81,6 +84,20 @@ def test_threads_of_this_process_are_seen():
     assert own.seconds > 0
     assert busy_seconds() >= before
     assert threads_of(2**22 + 1) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [("a.csv", 3), ("*.csv", 8), ("a.csv,b.csv", 8), (".", 8), ("sqlite:///a.db", 0), ("", 0)],
+)
+def test_the_bytes_of_a_record_are_known_of_all_files(tmp_path, monkeypatch, place, expected):
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_bytes(bytes(30))
+    Path("b.csv").write_bytes(bytes(50))
+    picture = {"event": "picture", "records_total": 20, "num_epochs": 2}
+    monkeypatch.setattr(calibration_run, "_beats", lambda folder: [picture])
+    config = types.SimpleNamespace(data=types.SimpleNamespace(training_data=place))
+    assert calibration_run._record_bytes(tmp_path, config) == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -40,6 +40,7 @@ def test_costs_of_a_model_are_those_of_its_file(capsys, here):
         (["--workers=1", "--ps=1", "--model=other.forward"], "measure them once"),
         (["--workers=1", "--ps=1", "--calibrate"], "expected --model"),
         (["--workers=1", "--ps=1", "--stragglers=many"], "expected SHARE:FACTOR"),
+        (["--workers=1", "--ps=1", "--stragglers=0.1:0.5"], "--stragglers: expected a share"),
         (["--workers=1", "--ps=1", "--", "--minibatch_size=1"], "expected --calibrate"),
         (["--preset=xdl", "--workers=8", "--json", "--hours=1"], "--workers, --json would have no"),
     ],

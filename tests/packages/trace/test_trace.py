@@ -188,6 +188,14 @@ def test_a_file_that_is_large_is_followed_by_another(tmp_path, monkeypatch):
     assert [row[0] for row in read(tmp_path, "minibatch, task, record")] == list(range(20))
 
 
+def test_workers_of_two_jobs_may_write_to_one_folder(tmp_path):
+    for _ in range(2):
+        files = TraceFiles(tmp_path, 0, 1 << 20, 60)
+        files.put(step_of())
+        files.close()
+    assert len(list(tmp_path.glob("worker-0-*.parquet"))) == 2
+
+
 def test_a_trace_that_cannot_be_written_ends_and_the_training_goes_on(tmp_path, monkeypatch):
     files = TraceFiles(tmp_path / "trace", 0, 1 << 20, 60)
     (tmp_path / "trace").rmdir()

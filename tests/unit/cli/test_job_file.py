@@ -57,7 +57,8 @@ def test_a_value_is_what_is_written_whatever_yaml_makes_of_such_words(ran, file)
     [
         ("num_epoch: 3", "unknown flag --num_epoch; did you mean --num_epochs?"),
         ("saved_model: m", "--saved_model has no meaning for elasticdl train"),
-        ("num_epochs: [3]", "num_epochs: expected a text, a number, true or false, found ['3']"),
+        ("num_epochs: [3]", "num_epochs: expected a text, a number, true or false, found list"),
+        ("data_reader_params: {password: s3cret}", "true or false, found dict"),
         ("- num_epochs", "expected lines of the form NAME: VALUE, found list"),
         ("a: b: c", "expected YAML"),
         ("num_epochs: many", "--num_epochs: expected a valid integer"),

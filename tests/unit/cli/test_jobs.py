@@ -1,10 +1,12 @@
 """What commands say of a job that ends while it is asked something, or that lacks a log."""
 
 import errno
+import threading
 from dataclasses import replace
 
 import pytest
 
+from elasticdl.cli import jobs
 from elasticdl.cli.jobs import ask, picture_now
 from elasticdl.cli.main import run_command
 from elasticdl.errors import LaunchError, UnavailableError
@@ -107,6 +109,21 @@ def test_a_log_that_was_asked_for_and_cannot_be_read_is_an_error(monkeypatch, ca
     monkeypatch.setattr(choose, "find", lambda name: PendingWorkerJob(ends=True))
     assert run_command(["logs", "clicks", "worker-0", "ps-0", *flags]) == 1
     assert "error: worker 0 has not begun" in capsys.readouterr().err
+
+
+def test_logs_that_are_followed_are_read_as_fast_as_they_are_printed(monkeypatch):
+    all_is_read = threading.Event()
+
+    class LongJob(EndingJob):
+        def logs(self, role, index, follow):
+            yield from map(str, range(100))
+            all_is_read.set()
+
+    monkeypatch.setattr(jobs, "_WAITING_LINES", 10)
+    lines = jobs._all_logs(LongJob(ends=True), [(Role.WORKER, 0)], follow=True)
+    assert next(lines) == ("worker-0", "0")
+    assert not all_is_read.wait(0.2)
+    assert len(list(lines)) == 99
 
 
 @pytest.mark.parametrize("words", [["status"], ["logs", "-f"], ["stop"], ["attach"], ["events"]])

@@ -174,6 +174,22 @@ def test_older_readers_that_break_their_word_are_named():
         list(reader.read(Shard("s", 0, 2)))
 
 
+@pytest.mark.parametrize(
+    ("rows", "dtypes", "said"),
+    [
+        ([{"a": 1, "b": 2}], {}, "s: record 0 is dict of 0 values: expected .* a row of the 2"),
+        ([(1, 2**53 + 1), (1, float("nan"))], {}, r"s: column 'b' .* it has 9007199254740993 bes"),
+        ([(None, 2)], {"a": np.int64}, r"s: column 'a' of records \[0, 1\) is no array: .*None"),
+    ],
+    ids=["a dict", "ids beside NaN", "no value"],
+)
+def test_rows_of_older_readers_that_are_no_columns_are_told(rows, dtypes, said):
+    older = Older(rows)
+    older.metadata = Metadata(("a", "b"), dtypes)
+    with pytest.raises(DataError, match=said):
+        list(adapt_reader(older).read(Shard("s", 0, len(rows))))
+
+
 def test_older_readers_may_give_text_or_rows():
     records = list(adapt_reader(Older(["é", "b"])).read(Shard("s", 0, 2)))
     assert records[0].values == ["é".encode(), b"b"]

@@ -37,6 +37,7 @@ def test_every_type_has_an_array_and_the_metadata_says_which(tmp_path):
             "nullable_bool": [None, True],
             "text": ["é", None],
             "binary": [b"x", None],
+            "binary_view": pa.array([b"x", None], pa.binary_view()),
             "category": pa.array(["u", "v"]).dictionary_encode(),
             "day": [day, day],
             "time": pa.array([0, 1], pa.timestamp("ms")),
@@ -55,7 +56,7 @@ def test_every_type_has_an_array_and_the_metadata_says_which(tmp_path):
     np.testing.assert_array_equal(columns["nullable_int"], [1.0, np.nan])
     np.testing.assert_array_equal(columns["nullable_bool"], [np.nan, 1.0])
     assert columns["text"].tolist() == ["é", ""]
-    assert columns["binary"].tolist() == [b"x", b""]
+    assert columns["binary"].tolist() == columns["binary_view"].tolist() == [b"x", b""]
     assert columns["category"].tolist() == ["u", "v"]
     assert columns["day"][0] == np.datetime64("2013-01-01")
     assert columns["decimal"].tolist() == [1.25, 2.5]

@@ -35,6 +35,7 @@ class FaultyServer:
         self.met: list[str] = []
         self.sent: list[int] = []  # bytes of answers that were taken whole
         self.knows_ranges = True
+        self.time = ""  # Last-Modified of all files
         self.packs = False  # if it is asked by somebody who can unpack
         self.done = threading.Event()
         outer = self
@@ -94,6 +95,8 @@ class FaultyServer:
             def head(self, status, length, place=None):
                 self.send_response(status)
                 self.send_header("Content-Length", str(length))
+                if outer.time:
+                    self.send_header("Last-Modified", outer.time)
                 if outer.knows_ranges:
                     self.send_header("Accept-Ranges", "bytes")
                 if place:
@@ -204,18 +207,19 @@ def test_records_are_counted_and_columns_read_without_the_rest(server, tmp_path)
     assert sum(end - start for start, end in server.asked) < 800_000  # of 2 MB
 
 
-def test_a_copy_is_kept_until_the_file_changes(server):
-    server.files["x.csv"] = b"1\n2\n"
+@pytest.mark.parametrize("content", [b"1\n2\n3\n", b"3\n4\n"], ids=["longer", "as long"])
+def test_a_copy_is_kept_until_the_file_changes(server, content):
+    server.files["x.csv"], server.time = b"1\n2\n", "Sun, 01 Nov 2026 10:00:00 GMT"
     url = server.url("x.csv?signature=abc")
     assert read_lines(url) == [b"1", b"2"]
     asked = len(server.asked)
     assert read_lines(url) == [b"1", b"2"]
     assert len(server.asked) == asked + 1  # the format alone
 
-    server.files["x.csv"] = b"1\n2\n3\n"
+    server.files["x.csv"], server.time = content, "Sun, 01 Nov 2026 11:00:00 GMT"
     remote.describe.cache_clear()  # as in another process
 
-    assert read_lines(url) == [b"1", b"2", b"3"]
+    assert read_lines(url) == content.splitlines()
 
 
 @pytest.mark.timeout(60)
@@ -277,16 +281,18 @@ def test_servers_of_one_name_may_have_marks_of_their_own(monkeypatch):
         remote.require_same(file)
 
 
-def test_a_copy_for_which_there_is_no_room_is_told(server, tmp_path):
-    server.files["x.csv"] = b"1\n" * 100_000
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
+def test_a_copy_for_which_there_is_no_room_is_told(server, tmp_path, name):
+    content = b"1\n" * 100_000
+    server.files |= {"x.csv": content, "x.csv.gz": gzip.compress(content)}
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:
-        with pytest.raises(DataError, match=r"x\.csv: its copy cannot be written to .*_cache: "):
-            read_lines(server.url("x.csv"))
+        with pytest.raises(DataError, match=rf"{name}: its copy cannot be written to .*_cache: "):
+            read_lines(server.url(name))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list((tmp_path / "_cache").iterdir()) == []
+    assert len(list((tmp_path / "_cache").iterdir())) == name.count(".gz")
 
 
 @pytest.mark.parametrize(

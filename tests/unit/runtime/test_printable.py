@@ -4,6 +4,7 @@ import io
 import logging
 
 import pytest
+from rich.table import Table
 
 from elasticdl.cli.display import Display
 from elasticdl.cli.terminal import Terminal, echo
@@ -36,6 +37,15 @@ def test_a_display_obeys_no_control_characters_of_others(is_terminal):
     assert not set(printed) & set("\x07\x9b\u202e\u2028\x00\x7f\x08\r")
     assert r"\x1b]0;owned" in printed  # rich leaves out some of the others
     assert not any(line.startswith("[0:12]") for line in printed.splitlines())
+
+
+@pytest.mark.parametrize("word", ["[fd00::1]:4000", "topic:100:5", "out[/best]"])
+def test_a_terminal_prints_words_of_others_as_they_are(word):
+    console = Terminal(file=io.StringIO())
+    table = Table(word)
+    table.add_row(word)
+    console.print(word, table)
+    assert console.file.getvalue().count(word) == 3
 
 
 def test_a_command_prints_no_control_characters_of_others(capsys):

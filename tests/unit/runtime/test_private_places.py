@@ -76,6 +76,18 @@ def test_copies_lie_below_the_users_cache_folder_and_are_the_users_alone(packed)
     assert copies.readable(str(path)) == copy
 
 
+def test_what_a_killed_process_has_left_of_a_copy_is_removed(packed, monkeypatch):
+    path, folder = packed
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "replace", lambda *_: sys.exit("killed"))
+        killed.setattr(copies.Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(SystemExit):
+            copies.readable(str(path))
+    assert list(folder.glob(".*.tmp"))
+    copy = copies.readable(str(path))
+    assert os.listdir(folder) == [os.path.basename(copy)]
+
+
 @pytest.mark.parametrize("strange", ["owner", "mode", "link"])
 def test_copy_that_another_may_have_put_there_is_not_read(packed, strange, tmp_path):
     path, _ = packed

@@ -70,6 +70,8 @@ def test_the_variable_of_tensorflow_is_obeyed_where_the_flag_is_not_given():
     environment = {"TF_NUM_INTRAOP_THREADS": "3"}
     assert choose_threads("auto", 64, 1, False, environment).count == 3
     assert choose_threads(2, 64, 1, False, environment).count == 2
+    environment = {"TF_NUM_INTRAOP_THREADS": "0"}  # as if it was not set
+    assert choose_threads("auto", 64, 2, False, environment).count == 32
 
 
 def test_workers_share_the_cores_of_one_machine(monkeypatch):
