@@ -56,14 +56,16 @@ def export(
     from elasticdl.checkpoints.remote import restore
     from elasticdl.checkpoints.versions import MANIFEST, resolve
     from elasticdl.cli.preflight import check_new_folder
-    from elasticdl.locations import parse
+    from elasticdl.locations import parse, reaching
 
     source = resolve(parse(checkpoint))
     check_new_folder("export_tables", directory)
+    with reaching(source):
+        manifest = (source / MANIFEST).read_bytes()
     # `restore` reports damage of the manifest; here the manifest only says how many parts there
     # are.
     try:
-        parts = max(1, len(json.loads((source / MANIFEST).read_text())["replicas"]))
+        parts = max(1, len(json.loads(manifest)["replicas"]))
     except (ValueError, KeyError, TypeError):
         parts = 1
 

@@ -33,6 +33,15 @@ class _Words(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping. A name that is there twice is an error; YAML takes the last one."""
+        names = [key.value for key, _ in node.value]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                mark = node.value[number][0].start_mark
+                raise yaml.constructor.ConstructorError(None, None, f"{name} is there twice", mark)
+        return super().construct_mapping(node, deep)
+
 
 def read(path: Path, command: Command) -> dict[str, str]:
     """Return the flags of a file as words of a command line.

@@ -280,8 +280,9 @@ class OlderReader:
 def _column(values: Sequence[Any], dtype: np.dtype[Any] | None) -> Array:
     found = np.asarray(values, dtype=dtype)
     if dtype is None and found.dtype.kind == "f":
-        for value in values:
-            if isinstance(value, Integral) and abs(int(value)) > WHOLE_BELOW:
+        whole = {kind for kind in set(map(type, values)) if issubclass(kind, Integral)}
+        for value in values if whole else ():
+            if type(value) in whole and abs(int(value)) > WHOLE_BELOW:
                 raise DataError(
                     f"it has {value} beside real numbers, so that all are {found.dtype}, in which "
                     "several whole numbers are one: expected one type, or text"

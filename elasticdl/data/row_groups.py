@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 512 << 20
 """The limit of the decoded rows that a reader keeps."""
+BATCH_BYTES = 64 << 20
+"""The rows of a row group larger than that are decoded about so many bytes at a time."""
 _MAX_FOOTERS = 64
 
 _Key: TypeAlias = tuple[str, int]  # a file and the number of a row group
@@ -164,12 +166,11 @@ class RowGroups:
         yield from self._streamed(key, start, end) if found is None else found.rows(start, end)
 
     def _is_large(self, key: _Key) -> bool:
-        if key in self._large:
-            return True
-        path, group = key
-        chunks = self._chunks(path, group)
-        num_bytes: int = sum(chunk.total_uncompressed_size for chunk in chunks.values())
-        return num_bytes > KEPT_BYTES
+        return key in self._large or self._num_bytes(*key) > KEPT_BYTES
+
+    def _num_bytes(self, path: str, group: int) -> int:
+        chunks = self._chunks(path, group).values()
+        return sum(int(chunk.total_uncompressed_size) for chunk in chunks)
 
     def _keep(self, key: _Key, decoded: _Decoded) -> _Decoded:
         with self._lock:
@@ -193,7 +194,10 @@ class RowGroups:
         if stream is None or stream.key != key or stream.first > start:
             path, group = key
             file = self._checked(path, group)
-            batches = file.iter_batches(CHUNK_RECORDS, row_groups=[group], columns=self._columns)
+            num_rows = file.metadata.row_group(group).num_rows
+            most = max(1, BATCH_BYTES * num_rows // max(1, self._num_bytes(*key)))
+            size = min(CHUNK_RECORDS, most)
+            batches = file.iter_batches(size, row_groups=[group], columns=self._columns)
             stream = _Stream(key, batches)
         yield from stream.rows(start, end)
         with self._lock:

@@ -29,7 +29,7 @@ _HELP = """Run a script with a training loop of its own on several workers.
 Each worker runs the script, in PyTorch or in Keras on TensorFlow. elasticdl.controller gives it
 minibatches of --training_data, and takes the mean of its gradients and those of the others. What
 follows -- goes to the script. With --shards_only a script in any framework gets minibatches alone.
-With --launcher=kubernetes the folder of the script goes along to the pods, up to 1 MiB of it.
+With --launcher=kubernetes and no --image_name the pods get the folder of the script, up to 1 MiB.
 
 \b
 Example:

@@ -251,6 +251,11 @@ def test_a_row_group_that_is_too_large_is_decoded_once_for_ranges_in_order(
         assert rows(reader, path, start, start + 10) == list(range(start, start + 10))
     assert decoded == [4096] * 8
     assert rows(reader, path, 0, 2) == [0, 1]
+    # Rows of many bytes, such as images, are decoded a few at a time.
+    monkeypatch.setattr("elasticdl.data.row_groups.BATCH_BYTES", 1000)
+    decoded.clear()
+    assert rows(open_reader(path), path, 500, 510) == list(range(500, 510))
+    assert 2 < max(decoded) < 200
 
 
 def flip(path, place, bits):
