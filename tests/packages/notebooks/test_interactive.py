@@ -206,6 +206,11 @@ def test_how_files_are_read_is_not_said_of_a_table_that_is_predicted():
     }
 
 
+def test_predictions_are_made_with_the_model_and_the_reader_of_the_training():
+    words = {"custom_data_reader": "of_mine", "negative_sampling_rate": "0.1", "feed": "give"}
+    assert settings_of_prediction({**words, "loss": "mine"}, "new.csv", None) == words
+
+
 class Finished:
     """A job that has finished."""
 
