@@ -294,6 +294,14 @@ def test_a_program_in_the_place_of_another_one_is_refused(exported, tmp_path):
         Versions(directory, tmp_path).next(None)
 
 
+def test_the_program_is_the_one_that_was_checked_whatever_is_written_later(exported):
+    directory, _follower, loaded = exported
+    (directory / PROGRAM.name / "file").write_text("y")
+    (directory / PROGRAM.name / "another").write_text("y")
+
+    assert [(each.name, each.read_text()) for each in loaded.program.iterdir()] == [("file", "x")]
+
+
 def test_tables_of_another_model_are_refused(exported):
     directory, _follower, loaded = exported
     tables = ServedTables([("other", 3), ("number", 1)])
