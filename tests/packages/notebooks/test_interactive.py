@@ -291,3 +291,12 @@ def test_a_job_that_is_refused_keeps_its_inputs(tmp_path):
     write("second")
     assert (given / "model.py").read_text() == "second"
     assert sorted(tmp_path.iterdir()) == [job_dir, given]
+
+
+def test_of_two_programs_that_start_a_job_at_once_one_gives_it_its_inputs(tmp_path):
+    with inputs.replaced(tmp_path / "job") as folder:
+        folder.mkdir()
+        with pytest.raises(LaunchError, match="is running"), inputs.replaced(tmp_path / "job"):
+            pass
+        assert folder.is_dir()
+    assert list(tmp_path.iterdir()) == [folder]
