@@ -15,12 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("aiohttp")
 
 from elasticdl.backends.served import FeatureSpec
 from elasticdl.packages.serving import model
 from elasticdl.packages.serving.chain import folder_of
+from elasticdl.packages.serving.command import serve as serve_command
 from elasticdl.packages.serving.publishing import Publisher, point_to
 from elasticdl.packages.serving.server import RequestLimits, Server, end_at_once, serve
 from elasticdl.packages.serving.versions import Versions
@@ -157,7 +159,7 @@ def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(ex
     assert "version 2: its manifest is damaged or another one" in exporting.health()["problem"]
     assert exporting.predict([3]) == before
     assert "served on" in exporting.told[-1]
-    metrics = exporting.ask("GET", "/metrics")[1].decode()
+    metrics = exporting.ask("GET", "/metrics", Accept="text/plain; version=x")[1].decode()
     assert "elasticdl_serve_version 1.0" in metrics
     assert "elasticdl_serve_versions_refused_total 0" not in metrics
     manifest.write_bytes(content)
@@ -386,3 +388,26 @@ def test_a_server_that_is_asked_to_end_waits_for_the_version_that_is_loaded():
     finally:
         released.set()
         timer.join()
+
+
+def test_an_error_that_stays_is_logged_once(monkeypatch, caplog):
+    monkeypatch.setattr("elasticdl.packages.serving.server._REFUSED_SECONDS", 0.0)
+
+    class Broken:
+        num_looks = 0
+
+        def next(self, loaded):
+            self.num_looks += 1
+            if self.num_looks == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            raise TypeError("of a library")
+
+    serve(Server(Broken(), poll_seconds=0.01), "127.0.0.1", 0, lambda: None)
+
+    assert [each.exc_info[0] for each in caplog.records if each.exc_info] == [TypeError]
+
+
+def test_an_address_of_ipv6_is_told_as_browsers_take_it(monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.serving.server.serve", lambda *given: given[-1]())
+    told = CliRunner().invoke(serve_command, ["exports", "--host=::1"])
+    assert told.output == "listens at http://[::1]:0\n"
