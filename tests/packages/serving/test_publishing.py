@@ -207,6 +207,23 @@ def test_a_version_that_is_held_stays_and_the_job_goes_on(job, publisher, direct
         point_to(directory, 9)
 
 
+def test_a_version_that_is_held_while_the_disk_writes_stays(job, tmp_path, monkeypatch):
+    directory, write = tmp_path / "exports", publishing.write_durably
+    program_at(directory)
+    publisher = Publisher(directory, "job")
+    publish(publisher, job)
+
+    def held_meanwhile(path, text):
+        write(path, text)
+        if path.name.startswith(f".{CURRENT}"):
+            monkeypatch.setattr(publishing, "write_durably", write)
+            point_to(directory, 1)
+
+    monkeypatch.setattr(publishing, "write_durably", held_meanwhile)
+    assert not publish(publisher, job).is_current
+    assert read_current(directory).version.number == 1
+
+
 def test_no_version_before_the_program(job, directory, tmp_path):
     with pytest.raises(CheckpointError, match="no worker has written the model's program"):
         Publisher(directory, "job").publish(1, None, job.client.export)
