@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
+from aiohttp import web, web_protocol
 
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, RequestTooLargeError
 from elasticdl.packages.serving.metrics import ServerMetrics
@@ -38,6 +38,11 @@ _QUIET_SECONDS = 60.0  # between two requests of a connection, with the headers 
 _LOOK_SECONDS = 1.0  # between two looks for connections that are quiet
 _LARGE_BYTES = 1 << 20  # of a request or an answer, after which memory is given back
 _REFUSED_SECONDS = 1.0  # until what was refused is looked at again
+_MOST_HEADERS = 64  # of a request; none may have more than 8 KiB
+
+# A client may send requests before it has its answer. Their headers are in no count of bytes, and
+# by itself aiohttp keeps those of 32 requests of each connection.
+web_protocol.MAX_MSG_QUEUE_SIZE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,11 @@ class Server:
         # The server unpacks requests itself, so that it can measure them.
         runner = web.ServerRunner(
             web.Server(
-                self._answer_safely, access_log=None, logger=_requests_log, auto_decompress=False
+                self._answer_safely,
+                access_log=None,
+                logger=_requests_log,
+                auto_decompress=False,
+                max_headers=_MOST_HEADERS,
             )
         )
         await runner.setup()

@@ -315,6 +315,27 @@ def test_who_asks_before_the_body_is_told_to_go_on_or_that_it_is_too_large(expor
         assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
+def test_requests_before_the_answer_to_the_first_are_not_kept(exporting, monkeypatch):
+    exporting.export()
+    exporting.wait_for_version(1)
+    goes_on, ids = threading.Event(), Program.ids
+    monkeypatch.setattr(Program, "ids", lambda *given: goes_on.wait(30) and ids(*given))
+    body, more = b'{"inputs": [3]}', b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 40
+    with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
+        try:
+            connection.sendall(HEAD % len(body) + body + more)
+            exporting.wait_for(lambda: exporting.server._waiting)
+            (first,) = exporting.server._busy
+            assert len(first._messages) < 5  # of 40
+        finally:
+            goes_on.set()
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 ") < 41:
+            answer = connection.recv(1 << 16)
+            assert answer, answers
+            answers += answer
+
+
 def test_clients_that_leave_or_speak_no_http_fill_no_log(exporting, caplog):
     exporting.export()
     exporting.wait_for_version(1)
