@@ -24,21 +24,22 @@ def replaced(job_dir: Path) -> Iterator[Path]:
     inputs = job_dir.with_name(f"{job_dir.name}-inputs")
     scratch = job_dir.with_name(f"{job_dir.name}-inputs-before")
     before = scratch / "inputs"
-    # Two programs may start the job at once, and its own lock is held only once it is submitted.
-    with held(scratch):
+    with contextlib.ExitStack() as ends:
+        # Two programs may start the job at once, and its own lock is held only once it is
+        # submitted. Where nothing can be written beside the job, there are no inputs.
+        with contextlib.suppress(OSError):
+            ends.enter_context(held(scratch))
+        ends.callback(shutil.rmtree, scratch, ignore_errors=True)
+        check_may_go_on(job_dir)
+        if before.exists():  # a program was killed in this context
+            _put_back(before, inputs)
+        if inputs.exists():
+            inputs.rename(before)
         try:
-            check_may_go_on(job_dir)
-            if before.exists():  # a program was killed in this context
-                _put_back(before, inputs)
-            if inputs.exists():
-                inputs.rename(before)
-            try:
-                yield inputs
-            except BaseException:
-                _put_back(before, inputs)
-                raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            yield inputs
+        except BaseException:
+            _put_back(before, inputs)
+            raise
 
 
 def _put_back(before: Path, inputs: Path) -> None:

@@ -4,6 +4,7 @@ import math
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,3 +301,8 @@ def test_of_two_programs_that_start_a_job_at_once_one_gives_it_its_inputs(tmp_pa
             pass
         assert folder.is_dir()
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_job_may_lie_where_nothing_can_be_written_beside_it():
+    with inputs.replaced(Path("/proc/job")) as folder:
+        assert not folder.exists()
