@@ -58,7 +58,7 @@ def measure(words: argparse.Namespace, folder: Path) -> dict[str, float]:
     publisher.publish(0, program, exporter.export)
     base_seconds = time.perf_counter() - began
     over, published, loaded = threading.Event(), [], []
-    follower = Versions(folder, folder)
+    follower = Versions(folder, folder / "scratch")
     version = follower.next(None)
 
     def publish() -> None:

@@ -87,6 +87,8 @@ def _found(directory: Path) -> str:
     inside = next((name for name in entries if _has_model(directory / name)), "")
     if inside:
         return f"found one in a folder of it; did you mean {directory / inside}?"
+    if (directory / "CURRENT").is_file():
+        return "found versions of --export_dir, with which elasticdl serve answers"
     if (directory / "manifest.json").is_file() or any(n.startswith("version-") for n in entries):
         return "found a checkpoint, which is given as --checkpoint_dir_for_init"
     shown = ", ".join(entries[:_SHOWN_ENTRIES])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.known import known, listed
 from elasticdl.data.strings import Array
+from elasticdl.distribution import how_to_get
 from elasticdl.errors import DataError, ExportError
 
 
@@ -85,12 +87,18 @@ def load_served(folder: Path) -> ServedModel:
     """Load a model with the framework that it was made with.
 
     Raises:
-        ExportError: The folder has no model that can be served.
+        ExportError: The folder has no model that can be served, or its framework is missing here.
     """
     with_programs = [backend for backend in known().values() if backend.program]
     for backend in with_programs:
         if (folder / backend.program).is_file():
-            return backend.served(folder)
+            try:
+                return backend.served(folder)
+            except ModuleNotFoundError as error:
+                remedy = how_to_get(error.name or "", sys.version_info[:2])
+                raise ExportError(
+                    f"{folder}: {error}, which its model needs{remedy and f'; {remedy}'}"
+                ) from error
     names = [f"{each.name} ({Path(each.program).parts[0]})" for each in with_programs]
     raise ExportError(
         f"{folder}: expected the program of a model in {listed(names) or 'a framework'}; a model "

@@ -8,14 +8,18 @@ are written by name.
 from __future__ import annotations
 
 import contextlib
+import dis
 import importlib.util
 import pickle
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from textwrap import shorten
 from typing import IO, Any
+
+from cloudpickle.cloudpickle import _extract_code_globals
 
 from elasticdl.errors import ModelError
 from elasticdl.packages.notebooks import by_value
@@ -152,12 +156,13 @@ def _check_attributes(
     """Refuse a function that uses a left-out value of a module."""
     if isinstance(user, type):
         return
-    names = set(_names_in(user.__code__))
+    read = set(_attributes_in(user.__code__))
     for name, module in _used_by(user):
         why = left_out.get(module.__name__, {}) if isinstance(module, types.ModuleType) else {}
-        for used in names & why.keys():
-            what = f"{user.__qualname__} uses {name}.{used}"
-            raise _refused(what, getattr(module, used), why[used])
+        for used in why:
+            if (name, used) in read:
+                what = f"{user.__qualname__} uses {name}.{used}"
+                raise _refused(what, getattr(module, used), why[used])
 
 
 def _refused(what: str, value: object, why: str) -> ModelError:
@@ -174,7 +179,7 @@ def _used_by(user: types.FunctionType | type) -> Iterator[tuple[str, object]]:
     if isinstance(user, type):
         yield from vars(user).items()
         return
-    names = dict.fromkeys(_names_in(user.__code__))
+    names = _extract_code_globals(user.__code__)
     yield from ((name, user.__globals__[name]) for name in names if name in user.__globals__)
     cells = zip(user.__code__.co_freevars, user.__closure__ or (), strict=True)
     for name, cell in cells:
@@ -189,8 +194,12 @@ def _used_by(user: types.FunctionType | type) -> Iterator[tuple[str, object]]:
     yield from vars(user).items()
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _attributes_in(code: types.CodeType) -> Iterator[tuple[str, str]]:
+    """Yield the variables of which code reads an attribute, each with the attribute's name."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for before, step in pairwise(steps):
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and before.opname.startswith("LOAD_"):
+            yield str(before.argval), str(step.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            yield from _attributes_in(constant)

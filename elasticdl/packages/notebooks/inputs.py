@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from elasticdl.cli.job_folder import check_may_go_on
+from elasticdl.launchers.process.folder import held
 
 
 @contextlib.contextmanager
@@ -17,22 +18,28 @@ def replaced(job_dir: Path) -> Iterator[Path]:
     If the job is refused in it, the inputs are those from before.
 
     Raises:
-        LaunchError: The job runs.
+        LaunchError: The job runs, or another program starts it.
         ConfigError: The job has ended.
     """
-    check_may_go_on(job_dir)
     inputs = job_dir.with_name(f"{job_dir.name}-inputs")
-    before = job_dir.with_name(f"{job_dir.name}-inputs-before")
-    if before.exists():  # a program was killed in this context
-        _put_back(before, inputs)
-    if inputs.exists():
-        inputs.rename(before)
-    try:
-        yield inputs
-    except BaseException:
-        _put_back(before, inputs)
-        raise
-    shutil.rmtree(before, ignore_errors=True)
+    scratch = job_dir.with_name(f"{job_dir.name}-inputs-before")
+    before = scratch / "inputs"
+    with contextlib.ExitStack() as ends:
+        # Two programs may start the job at once, and its own lock is held only once it is
+        # submitted. Where nothing can be written beside the job, there are no inputs.
+        with contextlib.suppress(OSError):
+            ends.enter_context(held(scratch))
+        ends.callback(shutil.rmtree, scratch, ignore_errors=True)
+        check_may_go_on(job_dir)
+        if before.exists():  # a program was killed in this context
+            _put_back(before, inputs)
+        if inputs.exists():
+            inputs.rename(before)
+        try:
+            yield inputs
+        except BaseException:
+            _put_back(before, inputs)
+            raise
 
 
 def _put_back(before: Path, inputs: Path) -> None:

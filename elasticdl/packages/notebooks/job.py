@@ -44,7 +44,10 @@ _NAMED_OTHERWISE = {
     "num_workers": "workers",
     "num_ps_pods": "ps",
 }
-_OF_PREDICTION = ("feed", "model_params", "statistics", "minibatch_size", "data_reader_params")
+_OF_PREDICTION = (
+    *("feed", "custom_data_reader", "model_params", "negative_sampling_rate", "statistics"),
+    *("minibatch_size", "data_reader_params"),
+)
 
 
 def train(

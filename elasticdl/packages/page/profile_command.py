@@ -185,15 +185,15 @@ def profile(
         (folder / process.PROFILE_REQUEST).unlink(missing_ok=True)
         for path in folder.glob(f"{request}.*.{process.PROFILE_RECORDING}"):
             path.unlink()
-    if not found:
-        raise UnavailableError(
-            f"no worker of {name} has made {steps} steps within {wait_seconds:.0f} s: give fewer "
-            "--steps, or more --wait_seconds"
-        )
     # Ps replicas answer once the file of the request is removed.
     found = answers({*found, *replicas}, _REPLICA_SECONDS)
-    profiles = [json.loads(path.read_text()) for path in found.values()]
     try:
+        if not found.keys() - replicas:
+            raise UnavailableError(
+                f"no worker of {name} has made {steps} steps within {wait_seconds:.0f} s: give "
+                "fewer --steps, or more --wait_seconds"
+            )
+        profiles = [json.loads(path.read_text()) for path in found.values()]
         with writing(output):
             output.write_text(json.dumps(trace(profiles)))
     finally:
@@ -213,11 +213,13 @@ def _take_own(folder: Path, request: str, output: Path) -> None:
     own = sorted(folder.glob(f"{request}.*.framework"))
     if not own:
         echo("the workers' framework has no profiler of its own")
+    place = output.with_suffix("" if output.suffix else ".framework")
     for path in own:
-        target = output.with_suffix("") / path.name.split(".")[1]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.move(path, target)
+        target = place / path.name.split(".")[1]
+        with writing(target):
+            place.mkdir(exist_ok=True)
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.move(path, target)
         echo(f"{target}: by the framework's own profiler")
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.served import FeatureSpec
 from elasticdl.data.arrow_columns import read_stream
-from elasticdl.errors import DataError, RequestTooLargeError
+from elasticdl.distribution import install, is_missing
+from elasticdl.errors import ConfigError, DataError, RequestTooLargeError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,8 +33,10 @@ def read_columns(
 
     Raises:
         RequestTooLargeError: The stream has more bytes or records. DataError: The content is not a
-            stream of Arrow, or has other columns, types or shapes.
+            stream of Arrow, or has other columns, types or shapes. ConfigError: pyarrow is missing.
     """
+    if is_missing("pyarrow"):
+        raise ConfigError(f"this server cannot read Arrow without pyarrow: {install('parquet')}")
     try:
         schema = _check_size(content, most_bytes, most_records)
         _check_schema(schema, specs)

@@ -85,6 +85,7 @@ def serve(
     import tempfile
 
     from elasticdl.locations import parse
+    from elasticdl.runtime.addresses import join
     from elasticdl.runtime.start_up import quiet_tensorflow
 
     # TensorFlow prints when it is imported, so this comes first.
@@ -102,7 +103,7 @@ def serve(
         versions = Versions(parse(export), Path(scratch), rows_dir)
         limits = RequestLimits(max_request_bytes, max_connections, max_records, max_bytes_in_flight)
         server = Server(versions, limits, poll_seconds, lambda text: echo(text))
-        run(server, host, port, lambda: echo(f"listens at http://{host}:{server.port}"))
+        run(server, host, port, lambda: echo(f"listens at http://{join(host, server.port)}"))
 
 
 @click.command(name="exports")

@@ -53,7 +53,10 @@ class ServerMetrics:
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics, and their content type."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # of a version that is no number
+            encode, content_type = choose_encoder("")
         encoded: bytes = encode(self.registry)
         return encoded, content_type
 

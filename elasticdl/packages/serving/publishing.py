@@ -173,11 +173,7 @@ class Publisher:
         pointer = Pointer(number, digest(content))
         num_deltas = 0 if manifest.is_base or head is None else head.num_deltas + 1
         self._head, self._last_number = _Head(pointer, mark, num_deltas, program), number
-        current = read_current(self._directory)
-        # A person holds a version because a newer one is bad; the job must not undo that.
-        is_current = current is None or not current.is_held
-        if is_current:
-            _point(self._directory, Current(pointer))
+        is_current = _point(self._directory, Current(pointer))
         self._prune()
         return _published(manifest, is_current)
 
@@ -275,7 +271,7 @@ def point_to(directory: Location, number: int | None) -> Current:
         # The chain is checked before `CURRENT` changes: a server would refuse a broken one.
         chain(lambda number: _read_manifest(directory, number), pointer)
         current = Current(pointer, is_held=number is not None)
-        _point(directory, current)
+        _point(directory, current, is_by_person=True)
         return current
 
 
@@ -429,16 +425,28 @@ def _check_there(folder: Path, manifest: Manifest) -> None:
             )
 
 
-def _point(directory: Location, current: Current) -> None:
-    """Change the content of `CURRENT` in one step."""
+def _point(directory: Location, current: Current, is_by_person: bool = False) -> bool:
+    """Change the content of `CURRENT` in one step, unless a person holds another version.
+
+    A person does so because a newer one is bad; the job must not undo that.
+    """
+
+    def is_free() -> bool:
+        before = None if is_by_person else read_current(directory)
+        return before is None or not before.is_held
+
     if is_remote(directory):
-        (directory / CURRENT).write_text(current.to_json())
-        return
+        if found := is_free():
+            (directory / CURRENT).write_text(current.to_json())
+        return found
     temporary = directory / f".{CURRENT}.{uuid.uuid4().hex[:8]}"
     try:
         write_durably(temporary, current.to_json())
-        temporary.rename(directory / CURRENT)
-        sync(directory)
+        # Asked last, since a person may say so while the disk writes.
+        if found := is_free():
+            temporary.rename(directory / CURRENT)
+            sync(directory)
+        return found
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
+from aiohttp import web, web_protocol
 
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, RequestTooLargeError
 from elasticdl.packages.serving.metrics import ServerMetrics
@@ -27,16 +27,22 @@ from elasticdl.packages.serving.places import Places, Transfer
 from elasticdl.packages.serving.records import ARROW, Most, from_arrow, from_json, to_arrow, to_json
 from elasticdl.packages.serving.unpacking import Unpacking, give_back_memory
 from elasticdl.packages.serving.versions import Version, Versions
+from elasticdl.runtime.log_lines import Sparingly
 
 log = logging.getLogger(__name__)
 _requests_log = logging.getLogger(f"{__name__}.requests")
+_requests_log.addFilter(Sparingly(lines=1))
 
 _BODY_SECONDS = 30.0  # for a request to come, once its headers are there, and for an answer to go
 _QUIET_SECONDS = 60.0  # between two requests of a connection, with the headers of the second
 _LOOK_SECONDS = 1.0  # between two looks for connections that are quiet
-_LOG_SECONDS = 10.0  # between two lines that requests cause
 _LARGE_BYTES = 1 << 20  # of a request or an answer, after which memory is given back
 _REFUSED_SECONDS = 1.0  # until what was refused is looked at again
+_MOST_HEADERS = 64  # of a request; none may have more than 8 KiB
+
+# A client may send requests before it has its answer. Their headers are in no count of bytes, and
+# by itself aiohttp keeps those of 32 requests of each connection.
+web_protocol.MAX_MSG_QUEUE_SIZE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,11 @@ class Server:
         # The server unpacks requests itself, so that it can measure them.
         runner = web.ServerRunner(
             web.Server(
-                self._answer_safely, access_log=None, logger=_requests_log, auto_decompress=False
+                self._answer_safely,
+                access_log=None,
+                logger=_requests_log,
+                auto_decompress=False,
+                max_headers=_MOST_HEADERS,
             )
         )
         await runner.setup()
@@ -178,9 +188,7 @@ class Server:
             if found is not None:
                 await loop.run_in_executor(self._compute, self._put_in_place, found)
         except Exception as error:
-            if not isinstance(error, ElasticdlError):
-                log.exception("a version could not be loaded")
-            self._refuse(str(error) or type(error).__name__)
+            self._refuse(error)
             self._rests_until = loop.time() + _REFUSED_SECONDS
             # The version that is served stays. A broken export is looked at more seldom, since a
             # look may take long.
@@ -200,10 +208,13 @@ class Server:
             f"{version.manifest.model_version:,}"
         )
 
-    def _refuse(self, problem: str) -> None:
+    def _refuse(self, error: Exception) -> None:
+        problem = str(error) or type(error).__name__
         self.metrics.refused.inc()
         # The same problem is told once, not with each look.
         if problem != self._problem:
+            if not isinstance(error, ElasticdlError):
+                log.error("a version could not be loaded", exc_info=error)
             served = self.version
             if served is None:
                 self._tell(f"nothing is served so far: {problem}")
@@ -412,28 +423,6 @@ class _Refused(asyncio.Protocol):
         transport.close()
 
 
-class _Seldom(logging.Filter):
-    """Lets a line pass at intervals, since strangers can cause any number of lines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._not_before = 0.0
-        self._num_left_out = 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        now = time.monotonic()
-        if now < self._not_before:
-            self._num_left_out += 1
-            return False
-        if self._num_left_out:
-            record.msg = f"{record.msg} ({self._num_left_out} such lines before are left out)"
-        self._not_before, self._num_left_out = now + _LOG_SECONDS, 0
-        return True
-
-
-_requests_log.addFilter(_Seldom())
-
-
 def _hang_up(connection: Any) -> None:
     """Close a connection at once, with all that is still to be sent."""
     if connection is not None and (transport := connection.transport) is not None:
@@ -470,7 +459,7 @@ def _error(status: int, text: str) -> web.Response:
 
 def serve(server: Server, host: str, port: int, when_ready: Callable[[], Any]) -> None:
     """Serve until this process is interrupted or asked to end."""
-    logging.getLogger("asyncio").addFilter(_Seldom())  # of connections
+    logging.getLogger("asyncio").addFilter(Sparingly(lines=1))  # of connections
 
     async def run() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from elasticdl.packages.serving.publishing import read_current
 class Version:
     """The content of a version, without its program.
 
-    program: The folder of the checked program in the file system.
+    program: The folder with this process's own copy of the checked program.
     """
 
     pointer: Pointer
@@ -50,7 +51,7 @@ class Versions:
 
         Args:
             directory: The folder or URL of the export.
-            scratch: Files behind a URL are fetched into this folder.
+            scratch: Programs, and files behind a URL, are copied into this folder.
             rows_dir: The folder for files of rows, which are mapped into memory; None: rows are in
                 memory.
         """
@@ -111,7 +112,10 @@ class Versions:
             return None
 
     def _program(self, manifest: Manifest) -> Path:
-        """Return the folder of a version's program, after a check of its files."""
+        """Return a folder with a copy of a version's program, whose files were checked.
+
+        It is loaded later, perhaps again after another one, and others may write to the export.
+        """
         name = manifest.program.name
         if (known := self._programs.get(manifest.program)) is not None:
             return known
@@ -167,13 +171,15 @@ class _Files:
 
 
 def _fetched(place: Location, paths: list[str], folder: Path) -> Path:
-    """Return a folder of the file system with some files of a place."""
-    if not is_remote(place):
-        return place
+    """Return a folder of this process with copies of some files of a place."""
     for path in paths:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    for _ in download(place, paths, folder):
-        pass
+    if is_remote(place):
+        for _ in download(place, paths, folder):
+            pass
+    else:
+        for path in paths:
+            shutil.copyfile(place / path, folder / path)
     return folder
 
 

@@ -76,6 +76,9 @@ def of_helpers(rate):
 def locked():
     return helpers.LOCK
 
+def of_record(record):
+    return helpers.scaled(record.LOCK)
+
 SIZE, Net.width, helpers.RATE, net.depth = 16, 8, 7, 9
 """
 
@@ -192,7 +195,7 @@ def test_what_no_other_process_can_have_is_refused_by_the_name_of_its_variable(
 def test_a_value_of_a_module_is_missed_only_by_those_who_use_it(cells, tmp_path):
     with pytest.raises(ModelError, match=r"locked uses helpers\.LOCK, which is a lock"):
         written(tmp_path, locked=cells.locked)
-    written(tmp_path, of_helpers=cells.of_helpers)
+    written(tmp_path, of_helpers=cells.of_helpers, of_record=cells.of_record)
 
 
 def test_values_of_enormous_size_are_refused_by_name(tmp_path, monkeypatch):

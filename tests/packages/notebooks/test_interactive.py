@@ -4,6 +4,7 @@ import math
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,6 +207,11 @@ def test_how_files_are_read_is_not_said_of_a_table_that_is_predicted():
     }
 
 
+def test_predictions_are_made_with_the_model_and_the_reader_of_the_training():
+    words = {"custom_data_reader": "of_mine", "negative_sampling_rate": "0.1", "feed": "give"}
+    assert settings_of_prediction({**words, "loss": "mine"}, "new.csv", None) == words
+
+
 class Finished:
     """A job that has finished."""
 
@@ -286,3 +292,17 @@ def test_a_job_that_is_refused_keeps_its_inputs(tmp_path):
     write("second")
     assert (given / "model.py").read_text() == "second"
     assert sorted(tmp_path.iterdir()) == [job_dir, given]
+
+
+def test_of_two_programs_that_start_a_job_at_once_one_gives_it_its_inputs(tmp_path):
+    with inputs.replaced(tmp_path / "job") as folder:
+        folder.mkdir()
+        with pytest.raises(LaunchError, match="is running"), inputs.replaced(tmp_path / "job"):
+            pass
+        assert folder.is_dir()
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_job_may_lie_where_nothing_can_be_written_beside_it():
+    with inputs.replaced(Path("/proc/job")) as folder:
+        assert not folder.exists()

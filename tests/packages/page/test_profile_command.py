@@ -1,13 +1,15 @@
 """What `elasticdl profile` does with the place of its file."""
 
 import json
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from elasticdl.errors import ConfigError
+from elasticdl.errors import ConfigError, UnavailableError
+from elasticdl.job import Role
 from elasticdl.job.status import no_status
 from elasticdl.launchers import choose
 from elasticdl.packages.page.profile_command import profile
@@ -61,4 +63,29 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_no_recordings(job, tm
 
     told = CliRunner().invoke(profile, ["job", f"--output={tmp_path / 'trace.json'}"])
     assert (told.exit_code, (tmp_path / "trace.json").exists()) == (0, True), told.exception
+    assert not list(job.folder.iterdir())
+
+
+@pytest.mark.parametrize(("name", "beside"), [("t.json", "t"), ("t", "t.framework")])
+def test_the_own_profile_of_a_framework_lies_beside_the_file(name, beside, job, tmp_path):
+    (job.folder / "abcdefabcdef.worker-0.framework").mkdir()
+    told = CliRunner().invoke(profile, ["job", "--framework", f"--output={tmp_path / name}"])
+    assert told.exit_code == 0, told.exception
+    assert (tmp_path / beside / "worker-0").is_dir()
+
+
+def test_replicas_leave_no_recordings_if_no_worker_has_made_its_steps(job, monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.page.profile_command._REPLICA_SECONDS", 0.0)
+    alive = [SimpleNamespace(state="alive", role=role, index=0) for role in (Role.WORKER, Role.PS)]
+    status = replace(no_status("job", 0), members=alive)
+    monkeypatch.setattr(job, "status", lambda timeout_seconds, with_members: status)
+
+    def end(timeout_seconds):
+        time.sleep(0.1)
+        if not (job.folder / process.PROFILE_REQUEST).exists():
+            (job.folder / "abcdefabcdef.ps-0.json").write_text("{}")
+
+    monkeypatch.setattr(job, "end", end)
+    told = CliRunner().invoke(profile, ["job", "--wait_seconds=1"])
+    assert isinstance(told.exception, UnavailableError)
     assert not list(job.folder.iterdir())

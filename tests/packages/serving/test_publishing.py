@@ -207,6 +207,23 @@ def test_a_version_that_is_held_stays_and_the_job_goes_on(job, publisher, direct
         point_to(directory, 9)
 
 
+def test_a_version_that_is_held_while_the_disk_writes_stays(job, tmp_path, monkeypatch):
+    directory, write = tmp_path / "exports", publishing.write_durably
+    program_at(directory)
+    publisher = Publisher(directory, "job")
+    publish(publisher, job)
+
+    def held_meanwhile(path, text):
+        write(path, text)
+        if path.name.startswith(f".{CURRENT}"):
+            monkeypatch.setattr(publishing, "write_durably", write)
+            point_to(directory, 1)
+
+    monkeypatch.setattr(publishing, "write_durably", held_meanwhile)
+    assert not publish(publisher, job).is_current
+    assert read_current(directory).version.number == 1
+
+
 def test_no_version_before_the_program(job, directory, tmp_path):
     with pytest.raises(CheckpointError, match="no worker has written the model's program"):
         Publisher(directory, "job").publish(1, None, job.client.export)
@@ -292,6 +309,14 @@ def test_a_program_in_the_place_of_another_one_is_refused(exported, tmp_path):
 
     with pytest.raises(ExportError, match=f"version 4: its program {PROGRAM.name} is another one"):
         Versions(directory, tmp_path).next(None)
+
+
+def test_the_program_is_the_one_that_was_checked_whatever_is_written_later(exported):
+    directory, _follower, loaded = exported
+    (directory / PROGRAM.name / "file").write_text("y")
+    (directory / PROGRAM.name / "another").write_text("y")
+
+    assert [(each.name, each.read_text()) for each in loaded.program.iterdir()] == [("file", "x")]
 
 
 def test_tables_of_another_model_are_refused(exported):

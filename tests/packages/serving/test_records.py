@@ -4,13 +4,14 @@ import contextlib
 import json
 import random
 import re
+import sys
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from elasticdl.backends.served import FeatureSpec
-from elasticdl.errors import DataError, RequestTooLargeError
+from elasticdl.errors import ConfigError, DataError, RequestTooLargeError
 from elasticdl.packages.serving.records import Most, from_arrow, from_json, to_arrow, to_json
 
 SPECS = [
@@ -210,6 +211,12 @@ def test_a_damaged_message_is_refused_or_read():
             damaged[chance.randrange(len(content))] = chance.randrange(256)
         with contextlib.suppress(DataError):
             from_arrow(bytes(damaged), ONE)
+
+
+def test_a_server_without_arrow_says_so_and_blames_no_client(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match="without pyarrow: pip install"):
+        from_arrow(b"", SPECS)
 
 
 def test_what_is_no_arrow_is_refused_in_words():

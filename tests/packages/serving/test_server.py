@@ -15,12 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("aiohttp")
 
 from elasticdl.backends.served import FeatureSpec
 from elasticdl.packages.serving import model
 from elasticdl.packages.serving.chain import folder_of
+from elasticdl.packages.serving.command import serve as serve_command
 from elasticdl.packages.serving.publishing import Publisher, point_to
 from elasticdl.packages.serving.server import RequestLimits, Server, end_at_once, serve
 from elasticdl.packages.serving.versions import Versions
@@ -157,7 +159,7 @@ def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(ex
     assert "version 2: its manifest is damaged or another one" in exporting.health()["problem"]
     assert exporting.predict([3]) == before
     assert "served on" in exporting.told[-1]
-    metrics = exporting.ask("GET", "/metrics")[1].decode()
+    metrics = exporting.ask("GET", "/metrics", Accept="text/plain; version=x")[1].decode()
     assert "elasticdl_serve_version 1.0" in metrics
     assert "elasticdl_serve_versions_refused_total 0" not in metrics
     manifest.write_bytes(content)
@@ -313,6 +315,27 @@ def test_who_asks_before_the_body_is_told_to_go_on_or_that_it_is_too_large(expor
         assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
+def test_requests_before_the_answer_to_the_first_are_not_kept(exporting, monkeypatch):
+    exporting.export()
+    exporting.wait_for_version(1)
+    goes_on, ids = threading.Event(), Program.ids
+    monkeypatch.setattr(Program, "ids", lambda *given: goes_on.wait(30) and ids(*given))
+    body, more = b'{"inputs": [3]}', b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 40
+    with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
+        try:
+            connection.sendall(HEAD % len(body) + body + more)
+            exporting.wait_for(lambda: exporting.server._waiting)
+            (first,) = exporting.server._busy
+            assert len(first._messages) < 5  # of 40
+        finally:
+            goes_on.set()
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 ") < 41:
+            answer = connection.recv(1 << 16)
+            assert answer, answers
+            answers += answer
+
+
 def test_clients_that_leave_or_speak_no_http_fill_no_log(exporting, caplog):
     exporting.export()
     exporting.wait_for_version(1)
@@ -386,3 +409,26 @@ def test_a_server_that_is_asked_to_end_waits_for_the_version_that_is_loaded():
     finally:
         released.set()
         timer.join()
+
+
+def test_an_error_that_stays_is_logged_once(monkeypatch, caplog):
+    monkeypatch.setattr("elasticdl.packages.serving.server._REFUSED_SECONDS", 0.0)
+
+    class Broken:
+        num_looks = 0
+
+        def next(self, loaded):
+            self.num_looks += 1
+            if self.num_looks == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            raise TypeError("of a library")
+
+    serve(Server(Broken(), poll_seconds=0.01), "127.0.0.1", 0, lambda: None)
+
+    assert [each.exc_info[0] for each in caplog.records if each.exc_info] == [TypeError]
+
+
+def test_an_address_of_ipv6_is_told_as_browsers_take_it(monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.serving.server.serve", lambda *given: given[-1]())
+    told = CliRunner().invoke(serve_command, ["exports", "--host=::1"])
+    assert told.output == "listens at http://[::1]:0\n"

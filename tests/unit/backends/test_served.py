@@ -1,8 +1,12 @@
 """What a model that is served gives, by name."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from elasticdl.backends.served import outputs_by_name
+from elasticdl.backends import served
+from elasticdl.backends.served import load_served, outputs_by_name
+from elasticdl.errors import ExportError
 
 
 @pytest.mark.parametrize(
@@ -19,3 +23,14 @@ from elasticdl.backends.served import outputs_by_name
 )
 def test_parts_of_outputs_have_names(outputs, names, expected):
     assert outputs_by_name(outputs, names) == expected
+
+
+def test_a_framework_that_is_missing_is_named_with_its_remedy(tmp_path, monkeypatch):
+    def of_no_framework(folder):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    (tmp_path / "program").touch()
+    backend = SimpleNamespace(program="program", served=of_no_framework)
+    monkeypatch.setattr(served, "known", lambda: {"it": backend})
+    with pytest.raises(ExportError, match=r"No module named 'torch', .*; pip install .*'torch"):
+        load_served(tmp_path)

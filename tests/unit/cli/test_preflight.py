@@ -124,12 +124,14 @@ def test_a_mistake_is_named_and_nothing_is_written(place, words, error, complain
         ("zoo", "found mnist"),
         ("versions", "found one in a folder of it; did you mean versions/1"),
         ("checkpoints", "found a checkpoint, which is given as --checkpoint_dir_for_init"),
+        ("exports", "found versions of --export_dir, with which elasticdl serve answers"),
         ("beside", "its rows lie beside it"),
     ],
 )
 def test_what_is_no_exported_model_is_told_by_what_it_is(place, found, says):
     (place / "empty").mkdir()
     make(place, "versions/1/model.npz", "checkpoints/version-00000003/manifest.json")
+    make(place, "exports/version-00000001/manifest.json", "exports/CURRENT")
     make(place, "beside/tables/manifest.json", "beside/tables/_SUCCESS", "beside/model.json")
     with pytest.raises(ModelError, match=f"--saved_model={found}: .*{says}"):
         check(config("evaluate", saved_model=found))
