@@ -57,7 +57,7 @@ class TorchServed:
     def set_parameters(self, dense: Float32, state: Float32) -> None:
         """See `ServedModel`."""
         # Both programs have parameters of the model, and each has its own copy.
-        there = [program.state_dict() for program in (self._ids, self._score)]
+        there = [_named(program) for program in (self._ids, self._score)]
         values_of_kinds = parts(self._folder, self._shapes, dense, state)
         for names, values in zip(self._names, values_of_kinds, strict=True):
             for name, value in zip(names, values, strict=True):
@@ -80,6 +80,12 @@ class TorchServed:
     def _given(self, features: Mapping[str, Array]) -> Nested:
         tensors = {name: torch.from_numpy(value.copy()) for name, value in features.items()}
         return tensors if self._is_dict else next(iter(tensors.values()))
+
+
+def _named(program: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return parameters and buffers, which `state_dict` has only if they are persistent."""
+    parameters = program.named_parameters(remove_duplicate=False)
+    return {**dict(parameters), **dict(program.named_buffers(remove_duplicate=False))}
 
 
 def _called(program: Callable[..., Any], *given: object) -> Any:

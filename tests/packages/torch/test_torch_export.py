@@ -39,6 +39,19 @@ class Deciding(Model):
         return out if float(out["score"].detach().sum()) > 1e9 else {"score": out["score"] + 1}
 
 
+class Counting(Model):
+    """Counts its steps in a buffer that `state_dict` does not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(1), persistent=False)
+
+    def forward(self, features):
+        if self.training:
+            self.steps += 1
+        return {"score": super().forward(features)["score"] + self.steps}
+
+
 def feed(dataset, mode, metadata):
     x = {name: dataset.columns[name] for name in ("item", "words")}
     return x if mode == Mode.PREDICTION else (x, dataset.columns["y"])
@@ -187,6 +200,21 @@ def test_a_served_model_gives_half_precision_as_float32(export, tmp_path):
     found = served.score(given, rows)["score"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-2)
+
+
+def test_a_version_is_served_with_all_of_its_buffers(export, tmp_path):
+    features, expected = export(Counting, beside=True)
+
+    served = TorchServed(tmp_path)
+    said = json.loads((tmp_path / "model.json").read_text())
+    with np.load(tmp_path / "dense.npz") as arrays:
+        values = {name: array.astype(np.float32).ravel() for name, array in arrays.items()}
+    values["steps"] += 2
+    kinds = [np.concatenate([values[name] for name in said[kind]]) for kind in ("dense", "state")]
+    served.set_parameters(*kinds)
+    given = {name: values.numpy() for name, values in features.items()}
+    rows = [part.numpy() for part in export.rows(map(torch.from_numpy, served.ids(given)))]
+    np.testing.assert_allclose(served.score(given, rows)["score"], expected + 2, atol=1e-5)
 
 
 def test_rows_beside_a_model_that_torch_export_cannot_trace_are_refused(export):
