@@ -60,7 +60,13 @@ class Job:
         """End all processes at once, when half is trained and a checkpoint is there."""
         job_dir = self._folder / name
         with self.command(name, output, **flags) as command:
-            self._wait_for_half(job_dir, command)
+            self._watch_until(
+                job_dir,
+                command,
+                lambda status: (
+                    status.records_done > status.records_total / 2 and versions(self.checkpoints)
+                ),
+            )
             processes = psutil.Process(command.pid)
             mine = [*processes.children(recursive=True), processes]
             for process in mine:
@@ -70,12 +76,25 @@ class Job:
         assert left == []
         (job_dir / "master.json").unlink()
 
-    def _wait_for_half(self, job_dir, command):
+    def finish_slowly(self, name, output, until, **flags):
+        """Run a command to its end, which is not near until something is there."""
+        hurry = self._folder / "hurry"
+        slow = {
+            "model_def": "counting.staged.forward",
+            "model_params": f"seconds=0.1;hurry={hurry}",
+        }
+        with self.command(name, output, **slow, **flags) as command:
+            self._watch_until(self._folder / name, command, lambda status: until())
+            hurry.touch()
+            assert command.wait() == 0, (self._folder / f"{name}.log").read_text()
+        return json.loads((self._folder / f"{name}.json").read_text())
+
+    def _watch_until(self, job_dir, command, is_there):
         master = self._chaos.connect(job_dir, command)
         assert master is not None, (self._folder / f"{job_dir.name}.log").read_text()
         with contextlib.closing(master):
             for status in master.watch(give_up_seconds=GIVE_UP_SECONDS):
-                if status.records_done > status.records_total / 2 and versions(self.checkpoints):
+                if is_there(status):
                     return
 
     def counts(self, output):
@@ -129,10 +148,12 @@ def test_job_that_is_killed_goes_on_from_s3_and_another_begins_there(chaos, s3, 
 def test_base_and_deltas_lie_in_a_bucket_and_are_followed_from_there(chaos, s3, tmp_path):
     job = Job(chaos, tmp_path, s3)
     flags = {"export_dir": f"{s3}/exports", "export_every": 50, "export_full_every": 100}
-    summary = job.finish("exporting", f"{s3}/whole", num_epochs=1, **flags)
+    exports = parse(f"{s3}/exports")
+    has_base = (exports / "CURRENT").exists
+    summary = job.finish_slowly("exporting", f"{s3}/whole", has_base, num_epochs=1, **flags)
 
     assert ledger(summary) == [(job.records, 0, 0)]
-    served = Versions(parse(f"{s3}/exports"), tmp_path).next(None)
+    served = Versions(exports, tmp_path).next(None)
     rows = np.zeros((chaos.NUM_IDS, 2), np.float32)
     served.tables.look_up(0, np.arange(chaos.NUM_IDS), 0.0, rows)
     np.testing.assert_array_equal(rows[: len(job.occurrences), 0], job.occurrences)
