@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,7 @@ from elasticdl.checkpoints.disk import Disk
 from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder, hand_overs
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import delete_checkpoints, put_back, write_checkpoint
+from elasticdl.data.base import Captured
 from elasticdl.errors import ElasticdlError, LaunchError, StateError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
@@ -179,6 +180,7 @@ class Interpreter:
         self._sync = sync
         self._moves = self._effects_of(mover) if mover is not None else None
         self._disk = Disk()
+        self._forgotten: Mapping[str, int] = {}  # records of a source before these positions
 
     def carry_out(self, action: actions.Action) -> None:
         """Do what the core wants, or see to it that it will be done."""
@@ -406,6 +408,17 @@ class Interpreter:
         except ElasticdlError as error:
             log.warning("%s", error)
         return _nothing
+
+    def forget_records(self, source: Captured, positions: Mapping[str, int]) -> None:
+        """Delete the records before a position of each partition; in the thread of the source."""
+        if positions == self._forgotten:
+            return
+        try:
+            self._sync()  # as in `_clean`
+            source.forget(positions)
+            self._forgotten = dict(positions)
+        except ElasticdlError as error:
+            log.warning("%s", error)
 
     def _expire_rows(self) -> Then:
         watermark = self._core.features.event_seconds

@@ -376,7 +376,10 @@ class Master:
                     self.happen(partial(source.arrived, found, self.now()))
                 await loop.run_in_executor(pool, stream.trained, source.trained_up_to())
                 if isinstance(stream, Captured):
-                    await loop.run_in_executor(pool, stream.forget, source.kept_from())
+                    kept = source.kept_from()
+                    await self.written()  # then it can be synced
+                    forget = self._interpreter.forget_records
+                    await loop.run_in_executor(pool, forget, stream, kept)
                 await self._until_tasks_are_wanted()
                 await loop.run_in_executor(pool, stream.wait)
             await loop.run_in_executor(pool, stream.trained, source.trained_up_to(), True)

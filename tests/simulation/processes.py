@@ -71,6 +71,8 @@ class Replica(Node):
         num_unsound, problem = 0, ""
         while True:
             answer = yield self.job.restore_point(self.index, num_unsound, problem)
+            if problem:  # and the master does not say that another process has the place
+                self.job.unsound.append(f"{self.name}: {problem}")
             folder, place, first_lease = answer
             if folder is None:
                 return Store(self.index, place[0]), place, first_lease
@@ -78,7 +80,6 @@ class Replica(Node):
                 store = self.job.restore(folder, self.index, place[0])
             except CheckpointError as error:
                 num_unsound, problem = num_unsound + 1, str(error)
-                self.job.unsound.append(f"{self.name}: {error}")
             else:
                 self.job.scheduler.tell(f"{self.name} restores {folder.name}")
                 return store, place, first_lease

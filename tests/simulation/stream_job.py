@@ -113,7 +113,7 @@ class StreamJob(PsJob):
                     master.do(lambda core, now: told.came_to_end())
                 found = source.look(now)
                 master.do(lambda core, now: told.arrived(found, now))  # noqa: B023
-                source.forget(told.kept_from())
+                master.interpreter.forget_records(source, told.kept_from())
             yield Sleep(LOOK_SECONDS)
 
     def source_is_away(self, seconds: float) -> None:

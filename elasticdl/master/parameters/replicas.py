@@ -41,7 +41,7 @@ class PsReplicas:
     # --- members ---------------------------------------------------------------------------------
 
     def admit(self, index: int, session: str) -> None:
-        """A replica is about to register.
+        """A replica is about to register, or to ask what it begins with, which is before it.
 
         Raises:
             ElasticdlError: Another process has its place.
@@ -82,7 +82,11 @@ class PsReplicas:
             index: The replica.
             num_unsound: The number of points that it has tried in vain, newest first.
             problem: The fault of the last of these points.
+
+        Raises:
+            ElasticdlError: Another process has its place: what that one began with stays.
         """
+        self.admit(index, session="")  # a process that asks has not registered
         if index >= self.moves.number:
             return None  # a move will give it what it is to hold
         point = self.recoveries.point(num_unsound, index)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from elasticdl.errors import ElasticdlError
 from elasticdl.job import Outcome, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import DeleteHandOvers, StartProcess, WriteCheckpoint
@@ -101,6 +102,7 @@ def test_other_replicas_begin_with_a_checkpoint(game):
     game.play.work_off(game.play.lease())
     version = checkpoint(game)
     hands_over(game, index=1)
+    game.lose(0)
 
     assert game.core.parameters.restore_point(0) == WholeCheckpoint(version, is_private=True)
 
@@ -118,6 +120,19 @@ def test_unsound_hand_over_falls_back_to_the_last_checkpoint(game):
 
     assert not recovery(game).is_handed_over
     assert recovery(game).tasks == 1
+
+
+def test_what_a_second_process_of_a_replica_asks_changes_nothing(game):
+    """A master that was killed had started it, and the next one did not know."""
+    _, has = done_and_leased(game)
+    hands_over(game)
+    assert game.core.parameters.restore_point(1).session == "s"
+    session = game.comes_up()
+    with pytest.raises(ElasticdlError, match="ps replica 1 is already process"):
+        game.core.parameters.restore_point(1, 1, "its files are gone, as they were restored")
+    game.back(minibatches=has, session=session)
+
+    assert recovery(game).is_handed_over
 
 
 def test_master_that_comes_back_knows_what_was_handed_over(game):
@@ -165,6 +180,7 @@ def test_newer_checkpoint_replaces_what_was_handed_over(game):
     game.play.work_off(game.play.lease())
 
     version = checkpoint(game)
+    game.lose()
 
     assert game.core.parameters.restore_point(1) == WholeCheckpoint(version, is_private=True)
     assert game.play.do(DeleteHandOvers) == [DeleteHandOvers()]

@@ -71,6 +71,25 @@ def test_nothing_is_removed_before_the_journal_that_says_so_is_synced(
     assert done == []
 
 
+def test_records_of_a_source_are_forgotten_once_the_journal_that_says_so_is_synced(make):
+    class Source:
+        def forget(self, positions):
+            done.append(positions)
+
+    done = []
+    interpreter = make(done, lambda: done.append("sync"))
+    for _ in range(2):
+        interpreter.forget_records(Source(), {"topic-0": 3})
+    assert done == ["sync", {"topic-0": 3}]
+
+    def fails():
+        raise StateError("the disk is gone")
+
+    done.clear()
+    make(done, fails).forget_records(Source(), {"topic-0": 3})
+    assert done == []
+
+
 def test_a_proof_that_has_replicas_forget_nothing_waits_for_no_disk(make):
     done = []
     make(done, lambda: done.append("sync")).carry_out(actions.AskAudit(lambda replicas: None))
