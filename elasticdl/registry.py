@@ -28,10 +28,10 @@ GROUP = "elasticdl.packages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """The parts of a package; each value is "module:name", if nothing else is said.
+    """The parts of a package; a value is "module:name", unless its entry says otherwise.
 
     Attributes:
-        needs: The names of packages without which this one is left out.
+        needs: Names of packages. If one of them is missing, this package is left out.
         commands: Commands of `elasticdl`, by their names: objects of Click.
         names: Names in the module `elasticdl`, such as `train` for `elasticdl.train`.
         sections: Settings of a job, by the name of the section: subclasses of `PackageSection`.
@@ -40,22 +40,22 @@ class Package:
         formats: Formats of data files, by name: each is a `data.kinds.FileFormat`.
         sources: Sources of data other than files, by name: each is a `data.kinds.DataSource`.
         backends: Frameworks of models, by name: each is a `backends.backend.Backend`.
-        model_built: Functions that are told that a worker has built its model: each is a
+        model_built: Functions that a worker calls after it has built its model: each is a
             `worker.worker_process.ModelBuilt`.
-        programs: What a worker runs in place of a model file: each is a
+        programs: Programs that a worker runs in place of a model file: each is a
             `worker.worker_process.Program`.
         script_frameworks: Frameworks of scripts, by the names of their backends: each is a
             `ScriptFramework` of the package `own_loops`.
         modules: Modules that users import from the core's folders, such as
             `elasticdl.layers.torch`. Each value is the module of the package that has the code.
-        model_files: Prepares for model files of a kind, and adapts their functions: each is a
-            `model_spec.AdaptsModelFiles`.
-        other_flags: Flags of other programs, by the program: a mapping to what to say instead.
-        read_once: Training data that the job itself keeps: each is a `data.kinds.ReadOnce`.
+        model_files: Objects that prepare for model files of a kind, and adapt their functions: each
+            is a `model_spec.AdaptsModelFiles`.
+        other_flags: Flags of other programs, by the program: each maps a flag to a hint for users.
+        read_once: Training data of which the job keeps a copy: each is a `data.kinds.ReadOnce`.
         features: Functions that return the features of a job's master, from `JobParts`.
-        tables: Functions that make the training tasks of a job that are cut while it runs: each is
-            a `master.tasks.MakeTable`.
-        readings: Functions that return what sees the records that a worker reads: each is a
+        tables: Functions that make the table of training tasks, if tasks are cut while the job
+            runs: each is a `master.tasks.MakeTable`.
+        readings: Functions that return observers of the records that a worker reads: each is a
             `worker.reading.MakeReadings`.
         roles: Processes of a job beside those of the core, by role: each is a module that Python
             runs.
@@ -63,31 +63,31 @@ class Package:
             `master.servicer.AddService`.
         row_sources: Functions that return sources of rows that are in no store: each is a
             `worker.row_source.MakeSources`.
-        rings: What makes the ring of workers that have parameters: a `worker.ring.MakeRing`.
+        rings: The function that makes the ring of a worker: a `worker.ring.MakeRing`.
         step_watches: Functions that return watches of a worker's steps: each is a
             `worker.step_watch.MakeWatches`.
-        worlds: What makes the worlds of such workers in the master: a
+        worlds: The function that makes the worlds of workers in the master: a
             `master.parameters.pair.MakeWorlds`.
         kinds: Kinds of events, by their names in the log: subclasses of `observe.kind.Kind`.
-        views: What a package shows of the status of a job: each is a
+        views: Objects that show a part of the status of a job: each is a
             `cli.status_views.StatusView`.
         other_names: Names of other programs that people write: each is a
             `cli.other_names.OtherNames`.
         journals: Kinds of journals that are not in a file: each is a `state.base.JournalKind`.
-        pages: What makes the page of a job and serves metrics: an `observe.page.Pages`.
-        profilers: What looks for requests of profiles in processes, by role: each is an
-            `observe.page.MakeProfiler`.
+        pages: The part that makes pages and serves metrics: an `observe.page.Pages`.
+        profilers: Functions that return what looks for requests of profiles in a process, by role:
+            each is an `observe.page.MakeProfiler`.
         process_starts: Functions that a process of a job calls when it starts, with the folder and
-            the secret of the job, unless its launcher makes the secret.
+            the secret of the job. They are not called where the launcher makes the secret.
         job_folders: Functions that are called when the folder of a job is filled, with the
             settings, the folder and the secret of the job.
-        advisers: What looks for unusual things in a job: functions of `JobConfig` and the time
-            that return an `observe.adviser.Adviser`.
-        first_rows: What reads the rows with which tables begin: a
+        advisers: The function that returns an `observe.adviser.Adviser`, from `JobConfig` and the
+            time. The adviser looks for unusual things in a job.
+        first_rows: The part that reads the rows with which tables begin: a
             `checkpoints.first_rows.FirstRows`.
-        looks: Functions that say what is odd about the data before the job trains: each is a
+        looks: Functions that look for odd data before the job trains: each is a
             `worker.data_check.LookAtData`.
-        checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
+        checks: Functions that check a job before it starts, by its `JobConfig`, and return notes.
     """
 
     needs: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ def places(kind: str) -> dict[str, str]:
         kind: A field of `Package`.
 
     Raises:
-        ConfigError: Two packages bring the same, or a package cannot be imported.
+        ConfigError: Two packages bring the same name, or a package cannot be imported.
     """
     found: dict[str, str] = {}
     for package in packages().values():
@@ -154,13 +154,13 @@ def brought(kind: str) -> dict[str, Any]:
     """Return the parts of one kind of all packages, by name.
 
     Raises:
-        ConfigError: Two packages bring the same, or a package cannot be imported.
+        ConfigError: Two packages bring the same name, or a package cannot be imported.
     """
     return {name: load(place) for name, place in places(kind).items()}
 
 
 def only(kind: str) -> Any:
-    """Return the part of a kind of which one package brings one; None if none does."""
+    """Return the only part of a kind; None if no package brings one."""
     return next(iter(brought(kind).values()), None)
 
 

@@ -82,7 +82,7 @@ class Member:
         """The state of the process: planned, starting, alive, leaving, gone."""
         if self.gone:
             return "gone"
-        if self.is_stopping:
+        if self.is_departing:
             return "leaving"
         if self.session:
             return "alive"

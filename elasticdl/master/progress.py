@@ -11,6 +11,7 @@ from elasticdl.master.journal import Journal
 from elasticdl.state.base import Snapshot
 
 _WINDOW_SECONDS = 10.0
+_STILL_SECONDS = 60.0  # without a record trained: longer than a minibatch usually takes
 _SAMPLE_SECONDS = 0.1
 _LOSS_RECORDS = 20_000  # or those of an epoch, if it has less
 
@@ -174,12 +175,15 @@ class Meter:
         return sums.loss / sums.records if sums is not None and sums.records else None
 
     def records_per_second(self, now: float) -> float:
-        """Return the throughput of the last seconds."""
+        """Return the throughput of the last seconds; 0.0 if the job stands still."""
         while len(self._rate) > 2 and self._rate[1][0] <= now - _WINDOW_SECONDS:
             self._rate.popleft()
         if not self._rate:
             return 0.0
-        (since, before), (_, after) = self._rate[0], self._rate[-1]
+        (since, before), (last, after) = self._rate[0], self._rate[-1]
+        # Records of a slow job come rarely: the time between the last two reports counts.
+        if now - last > max(_STILL_SECONDS, 2 * (last - since)):
+            return 0.0
         return (after - before) / (now - since) if now > since else 0.0
 
     # --- facts -----------------------------------------------------------------------------------

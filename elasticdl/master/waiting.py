@@ -16,10 +16,10 @@ from elasticdl.state.base import Snapshot
 
 
 class LeaseRules:
-    """Rules of other parts about leases. The ledger asks each time; the answers are no facts."""
+    """Rules of other parts about leases. They are asked each time; no answer is journalled."""
 
     def may_begin(self, num_tasks: int) -> int:
-        """Return how many training tasks may be begun by now, of so many."""
+        """Return how many of `num_tasks` training tasks may be begun by now."""
         return num_tasks
 
     def may_lease(self, task_id: int) -> bool:
@@ -36,8 +36,8 @@ class WaitingTasks:
     handed out; they need not be done.
 
     In a deterministic job the next training task is the first waiting task in the order of the
-    job. No update is made before all of its tasks are there. In a job that keeps the order of its
-    shards the next one is the first one, too.
+    job. No update is made before all of its tasks are there. A job that keeps the order of its
+    shards takes the first waiting task, too.
 
     Attributes:
         handed: The cursor in the order of the training tasks. All before it were leased once.
@@ -63,7 +63,7 @@ class WaitingTasks:
             else TaskCursor(tasks.per_epoch, seed, shuffle)
         )
         self.keeps_order = tasks.growing is not None and tasks.growing.keeps_order
-        # The places by which tasks that wait are sorted; None: they wait as they came.
+        # Gives the place by which waiting tasks are sorted; None: they wait as they came.
         self._place_of = updates.place_of if updates else None
         if self.keeps_order:
             self._place_of = self.handed.place_of
@@ -92,7 +92,7 @@ class WaitingTasks:
         if any(task_id in self.suspects for task_id in held):
             return None
         if self.keeps_order:
-            # The first task of all that wait: those before it are leased, so nobody waits for ever.
+            # The tasks before the first waiting one are leased, so nobody waits for ever.
             first = self._next_in_order(self.handed.place_of)
             if first is None or not self._rules.may_lease(first):
                 return None
@@ -162,12 +162,12 @@ class WaitingTasks:
 
     @property
     def num_begun_whole(self) -> int:
-        """How many training tasks are begun when each update that has begun has all its tasks."""
+        """The number of training tasks of all updates that have begun."""
         count = self.handed.count
         return count if self._updates is None else self._updates.whole(count)
 
     def begun(self) -> Iterator[int]:
-        """Iterate over those that were begun: all but queued tasks, and those that are fresh."""
+        """Iterate over the waiting tasks that are neither queued nor fresh: they were begun."""
         replays = (range(first, stop) for first, stop in self.replays.waiting().tolist())
         return itertools.chain(self.returned, self.suspects.waiting, *replays)
 
@@ -208,7 +208,7 @@ class WaitingTasks:
             line.append(task_id)
 
     def end(self, task_id: int) -> None:
-        """Note that a task is done, or set aside: it is no suspect, and no replay that is out."""
+        """Note that a task is done or set aside, so it is no suspect and no replay any more."""
         self.replays.end(task_id)
         self.suspects.clear(task_id)
 

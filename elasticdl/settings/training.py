@@ -52,8 +52,8 @@ class TrainingSection(Section):
         PositiveInt,
         Field(
             description="Minibatches in one task, the unit that workers lease. With the default, "
-            "training tasks on ps replicas are larger, up to 1000, where an epoch would have more "
-            "than 20,000 of them."
+            "training tasks on ps replicas are larger, up to 1000, where an epoch would have at "
+            "least 40,000 of them."
         ),
     ] = MINIBATCHES_PER_TASK
     num_epochs: Annotated[

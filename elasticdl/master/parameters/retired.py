@@ -1,4 +1,4 @@
-"""ForgottenTasks tasks of a stream: they are done and proved, and the job forgets them.
+"""Forgets tasks of a stream that are done and proved.
 
 A task is needed again when a ps replica is restored from a checkpoint that was begun before the
 task was done. So a task is done for good if it was done before the oldest checkpoint in use was

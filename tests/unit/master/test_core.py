@@ -514,6 +514,23 @@ def test_progress_runs_ahead_of_reports_and_is_not_counted_twice(master_kit):
     assert (status.records_done, status.loss) == (30, 1.0)
 
 
+def test_a_job_that_stands_still_has_no_speed(master_kit):
+    play = start(master_kit)
+    play.lease()
+    for second in (1, 2, 3):
+        play.core.heartbeat(Role.WORKER, 0, "s", Progress(second, 1.0, 1, 1), float(second))
+    assert picture(play.core, 3.0).records_per_second == 1.0
+    assert picture(play.core, 100.0).records_per_second == 0.0
+
+
+def test_a_job_with_rare_reports_has_a_speed_between_them(master_kit):
+    play = start(master_kit)
+    play.lease()
+    for n in (1, 2):
+        play.core.heartbeat(Role.WORKER, 0, "s", Progress(10 * n, 1.0, n, n), 100.0 * n)
+    assert picture(play.core, 290.0).records_per_second > 0.0
+
+
 def test_lost_workers_progress_is_forgotten(master_kit):
     play = start(master_kit)
     play.lease()

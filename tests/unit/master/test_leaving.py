@@ -5,6 +5,7 @@ import pytest
 from elasticdl.job import Finished, Outcome, Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessHandle, Started
 from elasticdl.master.actions import StartProcess, StopProcess
+from elasticdl.master.status import members
 
 
 @pytest.fixture
@@ -53,6 +54,12 @@ def test_a_worker_that_leaves_gives_its_lease_back_and_gets_no_other(play):
     assert play.report(lease, 0, outcome=Outcome.RETURNED)
     assert play.lease(1).task == lease.task
     assert play.core.counters.values["stale_reports"] == 0
+
+
+def test_the_status_shows_that_a_worker_leaves(play):
+    play.core.leave(Role.WORKER, 0, "s", 1.0)
+    states = [(member.index, member.state) for member in members(play.core, 1.0)]
+    assert states == [(0, "leaving"), (1, "alive"), (2, "planned")]
 
 
 def test_nobody_waits_for_a_worker_that_was_given_up(play):

@@ -1,7 +1,10 @@
+import re
+
 import pytest
 
 from elasticdl.job import Moment, MomentKind, Shard, TaskKind
 from elasticdl.master.tasks import JobTasks, TaskTable, growth_of, in_turns
+from elasticdl.settings.training import TrainingSection
 
 
 def make_tasks(training=(), validation=(), prediction=(), per_task=30, num_epochs=2):
@@ -28,6 +31,13 @@ def test_tasks_are_larger_where_an_epoch_has_very_many_and_nobody_waits_for_one(
 ):
     sizes = {"num_ps": 1, "minibatch_size": 10, "num_minibatches_per_task": 20}
     assert growth_of(master_kit.config(**sizes | settings), 200 * tasks) == growth
+
+
+def test_the_help_says_from_how_many_tasks_they_are_larger(master_kit):
+    text = TrainingSection.model_fields["num_minibatches_per_task"].description
+    least = int(re.search(r"at least ([\d,]+) of them", text)[1].replace(",", ""))
+    config = master_kit.config(num_ps=1, minibatch_size=10, num_minibatches_per_task=20)
+    assert [growth_of(config, 200 * num) for num in (least - 1, least)] == [1, 2]
 
 
 def test_pieces_cover_each_record_once():
