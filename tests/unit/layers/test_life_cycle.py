@@ -5,7 +5,7 @@ import json
 import pytest
 
 from elasticdl.errors import ModelError
-from elasticdl.layers import CountAdmission, Expiry, ProbabilityAdmission
+from elasticdl.layers import CountAdmission, Expiry, ProbabilityAdmission, RowStatistics
 from elasticdl.layers.life_cycle import admission_of, config_of, expiry_of
 from elasticdl.layers.row_rules import AdmissionSpec
 
@@ -24,6 +24,7 @@ from elasticdl.layers.row_rules import AdmissionSpec
         (lambda: Expiry(steps=0), "steps must be a whole number from 1"),
         (lambda: Expiry(days=-1), "days must be a number above 0"),
         (lambda: Expiry(min_norm=float("nan")), "min_norm must be a number above 0"),
+        (lambda: RowStatistics({"show", "click"}), "names is a set, .* expected a tuple"),
         (lambda: admission_of(5, "table 't'"), "table 't': admission must be CountAdmission"),
         (lambda: expiry_of({"steps": 5}, "table 't'"), "table 't': expiry must be Expiry"),
     ],
