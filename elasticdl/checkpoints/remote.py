@@ -77,9 +77,12 @@ class Sender:
         if not is_remote(directory):
             return write(str(directory))
         scratch = self.scratch(str(directory))
-        entries = write(scratch)
-        for _ in self.send(scratch, str(directory)):
-            pass
+        try:
+            entries = write(scratch)
+            for _ in self.send(scratch, str(directory)):
+                pass
+        finally:  # `send` removes the files, but it is not reached if the store fails
+            shutil.rmtree(scratch, ignore_errors=True)
         return entries
 
     def export(self, request: str, write: Callable[[str], list[str]]) -> list[str]:

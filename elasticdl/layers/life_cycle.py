@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from numbers import Integral
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.row_statistics import RowStatistics
@@ -35,14 +36,9 @@ class CountAdmission:
 
     def __post_init__(self) -> None:
         most = _MAX_COUNT if self.sketch_bytes is None else _MAX_SKETCH_COUNT
-        _check_whole("CountAdmission: count", self.count, 2, most)
+        _check_whole(self, "count", 2, most)
         if self.sketch_bytes is not None:
-            _check_whole(
-                "CountAdmission: sketch_bytes",
-                self.sketch_bytes,
-                _MIN_SKETCH_BYTES,
-                _MAX_SKETCH_BYTES,
-            )
+            _check_whole(self, "sketch_bytes", _MIN_SKETCH_BYTES, _MAX_SKETCH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +117,8 @@ class Expiry:
                 f"below=0.5); found {self.statistic!r} and {self.below!r}"
             )
         if self.steps is not None:
-            _check_whole("Expiry: steps", self.steps, 1, 1 << 36)
-        _check_whole("Expiry: grace_steps", self.grace_steps, 0, 1 << 36)
+            _check_whole(self, "steps", 1, 1 << 36)
+        _check_whole(self, "grace_steps", 0, 1 << 36)
         numbers = (("days", self.days), ("min_norm", self.min_norm), ("below", self.below))
         for name, value in numbers:
             if value is not None and not (_is_number(value) and value > 0):
@@ -172,10 +168,16 @@ def config_of(value: Admission | Expiry | RowStatistics | None) -> dict[str, obj
     return None if value is None else asdict(value)
 
 
-def _check_whole(name: str, value: object, least: int, most: int) -> None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-    if not is_whole:
-        raise ModelError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+def _check_whole(rule: CountAdmission | Expiry, name: str, least: int, most: int) -> None:
+    """Check a field, and make an `int` of a whole number of NumPy, which JSON does not know."""
+    value = getattr(rule, name)
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (is_whole and least <= value <= most):
+        raise ModelError(
+            f"{type(rule).__name__}: {name} must be a whole number from {least} to {most}, not "
+            f"{value!r}"
+        )
+    object.__setattr__(rule, name, int(value))
 
 
 def _is_number(value: object) -> bool:

@@ -46,6 +46,11 @@ class RowStatistics:
 
     def __post_init__(self) -> None:
         """Check the fields."""
+        if isinstance(self.names, set | frozenset):
+            raise ModelError(
+                "RowStatistics: names is a set, whose names have another order, and so other "
+                "columns, in each process: expected a tuple, such as ('show', 'click')"
+            )
         if isinstance(self.names, str) or not all(isinstance(n, str) and n for n in self.names):
             raise ModelError(
                 "RowStatistics: names must be strings in a tuple or list, such as "

@@ -42,7 +42,8 @@ class Section(BaseModel):
     The name of a field is its flag, and its description is the help text.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # JSON, in which the settings of a job are kept, has no inf and no nan.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _paths_are_no_urls(self) -> Self:

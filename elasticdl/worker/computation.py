@@ -200,7 +200,7 @@ class Computation:
                 if self._sink is None:
                     self._sink = self._make_sink()
                 with self._span("write", Place(lease)):
-                    self._sink.write(lease.task, running.predicted)
+                    self._sink.write(lease.task, running.predicted, lease.number)
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
                 with self._span("metrics", Place(lease)):

@@ -33,8 +33,8 @@ class Predicted:
 class PredictionSink(Protocol):
     """Takes the outputs of one task once all of its records are predicted."""
 
-    def write(self, task: Task, minibatches: Sequence[Predicted]) -> None:
-        """Take the outputs of the task's minibatches.
+    def write(self, task: Task, minibatches: Sequence[Predicted], attempt: int = 1) -> None:
+        """Take the outputs of the task's minibatches; the attempt is the number of its lease.
 
         Raises:
             ModelError: The record of a row cannot be found.
@@ -56,7 +56,7 @@ class ProcessorSink:
         names = inspect.signature(processor.process).parameters
         self._asks_source, self._asks_record = "source" in names, "record" in names
 
-    def write(self, task: Task, minibatches: Sequence[Predicted]) -> None:
+    def write(self, task: Task, minibatches: Sequence[Predicted], attempt: int = 1) -> None:
         """Hand the outputs on, minibatch by minibatch."""
         for part in minibatches:
             _check_rows(task, part)
@@ -81,7 +81,7 @@ class FileSink:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def write(self, task: Task, minibatches: Sequence[Predicted]) -> None:
+    def write(self, task: Task, minibatches: Sequence[Predicted], attempt: int = 1) -> None:
         """Write the task's file whole; a task that is done twice gives the same file."""
         for part in minibatches:
             _check_rows(task, part)
@@ -99,18 +99,20 @@ class FileSink:
                 f"the model has an output named {taken[0]!r}, which a file of predictions uses "
                 "itself: give the output another name"
             )
-        self._save(f"predictions-{task.id:08d}", told | arrays)
+        self._save(f"predictions-{task.id:08d}", told | arrays, attempt)
 
-    def _save(self, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
+    def _save(self, name: str, arrays: dict[str, NDArray[np.generic]], attempt: int) -> None:
         final = self._directory / f"{name}.npz"
         # The file gets its name when it is whole: a process that is killed here leaves no half file
-        # that looks done.
-        partial = final.with_suffix(".partial")
+        # that looks done. A process that lost its lease may still write, to a file of its own.
+        partial = final.with_suffix(f".partial-{attempt}")
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
                 np.savez(file, allow_pickle=False, **arrays)
             partial.rename(final)
+            for earlier in range(1, attempt):  # of processes that were killed
+                final.with_suffix(f".partial-{earlier}").unlink(missing_ok=True)
         except OSError as error:
             partial.unlink(missing_ok=True)
             raise DataError(f"{final}: cannot be written: {error.strerror or error}") from error

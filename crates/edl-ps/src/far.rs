@@ -40,7 +40,8 @@ pub(crate) fn checkpoint(
     };
     let far = far.ok_or_else(|| failed("is no folder, and nobody sends files there".to_owned()))?;
     let scratch = far.scratch(place).map_err(failed)?;
-    let entry = store.checkpoint_showing(&scratch, progress)?;
+    let entry = store.checkpoint_showing(&scratch, progress);
+    let entry = entry.inspect_err(|_| removed(&scratch))?;
     far.send(&scratch, place, progress).map_err(failed)?;
     Ok(entry)
 }
@@ -67,7 +68,44 @@ pub(crate) fn export(
         directory: scratch.clone(),
         ..request.clone()
     };
-    let written = export_request(store, &here, progress)?;
+    let written = export_request(store, &here, progress);
+    let written = written.inspect_err(|_| removed(&scratch))?;
     far.send(&scratch, &place, progress).map_err(failed)?;
     Ok(written)
+}
+
+/// Removes what a store has written before it failed; its error says more than one of this.
+fn removed(scratch: &Path) {
+    let _ = std::fs::remove_dir_all(scratch);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl FarFiles for Scratch {
+        fn scratch(&self, _: &str) -> Result<PathBuf, String> {
+            std::fs::create_dir(&self.0).map_err(|error| error.to_string())?;
+            Ok(self.0.clone())
+        }
+
+        fn send(&self, _: &Path, _: &str, _: Progress<'_>) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn files_of_a_store_that_fails_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let far = Scratch(folder.path().join("scratch"));
+        let undeclared = Store::new(0, 1);
+        let place = "memory://a/b";
+        assert!(checkpoint(&undeclared, place, Some(&far), &|| ()).is_err());
+        assert!(!far.0.exists());
+        let request = format!(r#"{{"directory": "{place}"}}"#);
+        assert!(export(&undeclared, &request, Some(&far), &|| ()).is_err());
+        assert!(!far.0.exists());
+    }
 }

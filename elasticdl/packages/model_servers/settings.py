@@ -49,6 +49,8 @@ class ModelServersSection(PackageSection):
     def check(self, job: JobConfig) -> None:
         """Refuse a job without ps replicas, and flags with which model servers do not go."""
         if not self.num_model_servers:
+            if given := self.given():
+                raise ValueError(f"--{given[0]} is of model servers: give --num_model_servers too")
             return
         flag = f"--num_model_servers={self.num_model_servers}"
         strategy = job.training.distribution_strategy

@@ -21,6 +21,13 @@ def test_a_job_without_ps_replicas_has_no_model_servers(strategy):
     assert not config(distribution_strategy=strategy).other_processes
 
 
+def test_requests_wait_for_others_only_where_there_are_model_servers():
+    words = {"model_server_window_seconds": "0.01"} | ON_PS
+    with pytest.raises(ConfigError, match=r"--model_server_window_seconds is of model servers"):
+        config(**words)
+    config(num_model_servers="2", **words)
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,6 +197,17 @@ def test_checkpoint_that_fails_leaves_nothing(place, trained):
     with pytest.raises(CheckpointError, match="replica 1 is lost"):
         write_checkpoint(place, 2, "m", write, job=JOB)
     assert [path.name for path in place.iterdir()] == ["version-00000001"]
+
+
+def test_files_of_a_store_that_fails_are_removed_here(tmp_path):
+    def write(folder):
+        (Path(folder) / "half").write_bytes(b"rows")
+        raise CheckpointError("the disk is full")
+
+    sender = Sender(tmp_path / "scratch")
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        sender.write(parse(f"memory://{tmp_path}/{__name__}/version-00000001"), write)
+    assert not [path for path in (tmp_path / "scratch").rglob("*") if path.is_file()]
 
 
 def test_file_that_did_not_arrive_whole_makes_no_checkpoint(trained, tmp_path):

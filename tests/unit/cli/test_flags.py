@@ -85,6 +85,8 @@ def test_synchronous_training_waits_for_all_workers_and_pulls_nothing_ahead():
     [
         ("num_epochs", "x", "--num_epochs: expected a valid integer, found 'x'"),
         ("num_epochs", "0", "--num_epochs: expected a number greater than 0, found '0'"),
+        ("learning_rate", "inf", "--learning_rate: expected a finite number, found 'inf'"),
+        ("heartbeat_seconds", "nan", "--heartbeat_seconds: expected a finite number, found 'nan'"),
         ("use_async", "maybe", "--use_async: expected a valid boolean, found 'maybe'"),
         ("on_nan", "go", "--on_nan: expected 'stop' or 'skip', found 'go'"),
         (

@@ -2,10 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from elasticdl.errors import ModelError
-from elasticdl.layers import CountAdmission, Expiry, ProbabilityAdmission
+from elasticdl.layers import CountAdmission, Expiry, ProbabilityAdmission, RowStatistics
 from elasticdl.layers.life_cycle import admission_of, config_of, expiry_of
 from elasticdl.layers.row_rules import AdmissionSpec
 
@@ -16,6 +17,7 @@ from elasticdl.layers.row_rules import AdmissionSpec
         (lambda: CountAdmission(1), "count must be a whole number from 2"),
         (lambda: CountAdmission(2.5), "count must be a whole number"),
         (lambda: CountAdmission(True), "count must be a whole number"),
+        (lambda: CountAdmission(np.True_), "count must be a whole number"),
         (lambda: CountAdmission(300, sketch_bytes=1 << 20), "from 2 to 255"),
         (lambda: CountAdmission(3, sketch_bytes=1000), "from 262144 to"),
         (lambda: ProbabilityAdmission(0), "above 0 and below 1"),
@@ -24,6 +26,7 @@ from elasticdl.layers.row_rules import AdmissionSpec
         (lambda: Expiry(steps=0), "steps must be a whole number from 1"),
         (lambda: Expiry(days=-1), "days must be a number above 0"),
         (lambda: Expiry(min_norm=float("nan")), "min_norm must be a number above 0"),
+        (lambda: RowStatistics({"show", "click"}), "names is a set, .* expected a tuple"),
         (lambda: admission_of(5, "table 't'"), "table 't': admission must be CountAdmission"),
         (lambda: expiry_of({"steps": 5}, "table 't'"), "table 't': expiry must be Expiry"),
     ],
@@ -41,6 +44,13 @@ def test_an_admission_survives_a_saved_configuration(admission):
     config = json.loads(json.dumps(config_of(admission)))
 
     assert admission_of(config, "") == admission
+
+
+def test_a_whole_number_of_numpy_is_taken_as_a_number_of_python():
+    expiry = config_of(Expiry(steps=np.int32(10), grace_steps=np.uint8(5)))
+    assert json.loads(json.dumps(expiry)) == config_of(Expiry(steps=10, grace_steps=5))
+    count = config_of(CountAdmission(np.int64(3), sketch_bytes=np.int64(1 << 20)))
+    assert json.loads(json.dumps(count)) == config_of(CountAdmission(3, 1 << 20))
 
 
 def test_an_expiry_survives_a_saved_configuration():

@@ -67,7 +67,7 @@ class CollectingSink:
     def __init__(self):
         self.written = {}
 
-    def write(self, task, minibatches):
+    def write(self, task, minibatches, attempt):
         self.written[task.id] = np.concatenate([part.outputs for part in minibatches])
 
 

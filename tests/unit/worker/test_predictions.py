@@ -51,6 +51,24 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_left(tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
+def test_a_process_that_lost_its_lease_does_not_write_into_the_file_of_the_next(
+    tmp_path, monkeypatch
+):
+    save, minibatches = np.savez, [predicted(10, 11, 12, 13)]
+
+    def save_late(file, **arrays):
+        monkeypatch.setattr(np, "savez", save)
+        FileSink(tmp_path).write(TASK, minibatches, attempt=2)
+        file.write(b"half")
+
+    monkeypatch.setattr(np, "savez", save_late)
+    with pytest.raises(DataError, match="cannot be written"):
+        FileSink(tmp_path).write(TASK, minibatches, attempt=1)
+    with np.load(tmp_path / "predictions-00000007.npz") as file:
+        assert file["record"].tolist() == [10, 11, 12, 13]
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions-00000007.npz"]
+
+
 @pytest.mark.parametrize("name", ["record", "source", "file"])
 def test_an_output_of_a_name_that_is_taken_is_refused(tmp_path, name):
     outputs = {name: np.zeros(4, np.float32)}
