@@ -11,6 +11,7 @@ import threading
 
 from elasticdl.checkpoints.versions import versions
 from elasticdl.cli.main import run_command
+from elasticdl.errors import ElasticdlError
 from elasticdl.observe.events import read_events
 from scripts.chaos import job as real
 
@@ -146,6 +147,17 @@ class RunningJob:
         assert client is not None, self.log()
         with contextlib.closing(client):
             yield client
+
+    def move_to(self, count):
+        """Ask for another number of ps replicas, once all are told of the move before."""
+        while True:
+            try:
+                with self.master() as master:
+                    return master.set_num_ps(count)
+            except ElasticdlError as error:
+                if "ask again when it has" not in str(error) or not self.is_running():
+                    raise
+            threading.Event().wait(LOOK_SECONDS)
 
     def statuses(self):
         """Yield what the master says of the job, until it ends."""

@@ -91,8 +91,7 @@ def test_rows_move_to_other_numbers_of_ps_replicas(tmp_path):
     with hybrid_job(tmp_path, num_records=32_000, seconds=0.2, **flags) as job:
         job.until_trained(1_000)
         for count, struck in ((3, "ps"), (1, "worker"), (2, "ps")):
-            with job.master() as master:
-                master.set_num_ps(count)
+            job.move_to(count)
             job.until_event("ps moved", also=lambda event, n=count: event["replicas"] == n)
             job.send(struck)  # a ps replica begins with the checkpoint of the move
         summary = job.finish()

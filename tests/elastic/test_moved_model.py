@@ -58,8 +58,7 @@ def test_each_record_counts_once_whoever_is_killed_in_a_move(tmp_path):
     with SlowJob(tmp_path, seed=8, max_relaunches=20, ps_redo_mb=64) as job:
         job.until_trained(500)
         for count, struck in MOVES:
-            with job.master() as master:
-                master.set_num_ps(count)
+            job.move_to(count)
             job.send(*struck, signal.SIGKILL)
             moved(job, count)
             job.until_trained(0, also=lambda n=count: len(job.processes("ps")) == n)

@@ -123,8 +123,7 @@ def test_twenty_kills_of_whoever_takes_part(tmp_path):
             (tmp_path / "most").write_text(str(2_000 * number + 15_000))
             job.until_trained(2_000 * (number + 1))
             if number in moves:
-                with job.master() as master:
-                    master.set_num_ps(moves[number])
+                job.move_to(moves[number])
             job.strike(role)
         (tmp_path / "most").write_text(str(num_records))
         summary = job.finish()
