@@ -1,4 +1,4 @@
-"""Prints to terminals, without control characters in words of others; takes paths from them."""
+"""Prints words of others without their control characters, and checks paths of commands."""
 
 from __future__ import annotations
 

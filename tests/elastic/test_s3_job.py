@@ -53,7 +53,10 @@ class Job:
     def finish(self, name, output, **flags):
         """Run a command to its end; return its summary."""
         with self.command(name, output, **flags) as command:
-            assert command.wait() == 0, (self._folder / f"{name}.log").read_text()
+            return self._summary(name, command)
+
+    def _summary(self, name, command):
+        assert command.wait() == 0, (self._folder / f"{name}.log").read_text()
         return json.loads((self._folder / f"{name}.json").read_text())
 
     def run_until_killed(self, name, output, **flags):
@@ -86,8 +89,7 @@ class Job:
         with self.command(name, output, **slow, **flags) as command:
             self._watch_until(self._folder / name, command, lambda status: until())
             hurry.touch()
-            assert command.wait() == 0, (self._folder / f"{name}.log").read_text()
-        return json.loads((self._folder / f"{name}.json").read_text())
+            return self._summary(name, command)
 
     def _watch_until(self, job_dir, command, is_there):
         master = self._chaos.connect(job_dir, command)

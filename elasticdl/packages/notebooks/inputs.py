@@ -26,7 +26,7 @@ def replaced(job_dir: Path) -> Iterator[Path]:
     before = scratch / "inputs"
     with contextlib.ExitStack() as ends:
         # Two programs may start the job at once, and its own lock is held only once it is
-        # submitted. Where nothing can be written beside the job, there are no inputs.
+        # submitted. If nothing can be written beside the job, there are no inputs to protect.
         with contextlib.suppress(OSError):
             ends.enter_context(held(scratch))
         ends.callback(shutil.rmtree, scratch, ignore_errors=True)

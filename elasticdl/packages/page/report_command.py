@@ -190,9 +190,9 @@ def _print(history: History, found: dict[str, Any]) -> None:
     console.print(table)
     if found["bound"]:
         bound = f"{found['bound']['text']} {found['bound']['advice']}\n"
-        console.print(bound, soft_wrap=True, markup=False)
+        console.print(bound, soft_wrap=True)
     if found["overfitting"]:
-        console.print(f"{found['overfitting']}\n", soft_wrap=True, markup=False)
+        console.print(f"{found['overfitting']}\n", soft_wrap=True)
     if found["dips"]:
         dips = Table(title="When the throughput dipped", title_justify="left")
         for head in ("at", "for", "of usual", "cause"):

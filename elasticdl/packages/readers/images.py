@@ -89,7 +89,7 @@ class ImageFolderReader:
 
 
 def is_image_folder(path: str) -> bool:
-    """Return whether one of a folder's first three folders has images, and itself no data."""
+    """Return whether a folder has no data, but images in one of its first three folders."""
     if not os.path.isdir(path) or _files(path, (*EXTENSIONS, *_TABLES)):
         return False
     # A folder may have thousands of classes, so this reads only a few of them.
