@@ -45,6 +45,7 @@ class PodWatch:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._stream: LineStream | None = None
+        self._version = ""  # that was seen last; "": the pods are to be listed
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
     def start(self) -> None:
@@ -62,37 +63,39 @@ class PodWatch:
 
     def _run(self) -> None:
         backoff = Backoff(self._closed)
-        version = ""
         while not self._closed.is_set():
             try:
-                if not version:
-                    version = self._list()
-                version = self._follow(version)
+                if not self._version:
+                    self._list()
+                self._follow()
                 backoff.reset()
             except ApiError as error:
                 if error.code == _GONE:
-                    version = ""
+                    self._version = ""
                     continue
                 log.warning("the pods cannot be watched: %s", error)
                 backoff.pause(error.retry_after)
             except Exception:  # of a line that was cut short, or a pod of a form never seen
                 log.exception("what the API server says of pods cannot be read; they are listed")
-                version = ""
+                self._version = ""
                 backoff.pause()
 
-    def _list(self) -> str:
+    def _list(self) -> None:
         before = self._before_list()
         answer = self._api.get(self._api.path("pods"), labelSelector=self._selector)
         self._listed(answer["items"], before)
-        return str(answer["metadata"]["resourceVersion"])
+        self._version = str(answer["metadata"]["resourceVersion"])
 
-    def _follow(self, version: str) -> str:
-        """Watch from a version on until the server ends the watch; return the last version seen."""
+    def _follow(self) -> None:
+        """Watch from the last version on until the server ends the watch.
+
+        A watch that breaks off goes on after the last change, so no pod falls back to an old state.
+        """
         stream = self._api.stream(
             self._api.path("pods"),
             watch=True,
             labelSelector=self._selector,
-            resourceVersion=version,
+            resourceVersion=self._version,
             allowWatchBookmarks=True,
             timeoutSeconds=_WATCH_SECONDS,
         )
@@ -107,7 +110,6 @@ class PodWatch:
             found = event["object"]
             if event["type"] == "ERROR":
                 raise ApiError(int(found.get("code", 0)), str(found.get("message", found)))
-            version = found["metadata"]["resourceVersion"]
             if event["type"] != "BOOKMARK":
                 self._changed(found, event["type"] == "DELETED")
-        return version
+            self._version = found["metadata"]["resourceVersion"]
