@@ -200,12 +200,12 @@ class KubernetesJob:
             return f"it waits in the queue {queue}" if queue else "its Job is suspended"
         pod = self._newest(Role.MASTER, 0)
         if pod is None:
-            return self._refusal() or "it has no pod yet"
+            return self._refusal(job) or "it has no pod yet"
         match observe(pod):
             case Waiting(words):
                 return words or "its pod is being started"
             case PodEnded():
-                return self._refusal() or "another pod is to be made for its master"
+                return self._refusal(job) or "another pod is to be made for its master"
             case _:
                 return self._master_before(pod)
 
@@ -361,7 +361,7 @@ class KubernetesJob:
             except ApiError as error:
                 self._wait_after(error, follow)
                 continue
-            observed = observe(pod) if pod is not None else Waiting(self._refusal())
+            observed = observe(pod) if pod is not None else Waiting(self._refusal(job))
             if not isinstance(observed, Waiting):
                 return
             if observed.why and observed.why != told:
@@ -372,9 +372,10 @@ class KubernetesJob:
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _refusal(self) -> str:
-        """Return why the Job has no pod: a quota, a policy, or a missing ServiceAccount."""
-        selector = f"involvedObject.kind=Job,involvedObject.name={self._job_name}"
+    def _refusal(self, job: Resource) -> str:
+        """Return why a Job has no pod: a quota, a policy, or a missing ServiceAccount."""
+        # The events of an earlier Job of the same name stay for an hour.
+        selector = f"involvedObject.uid={job.get('metadata', {}).get('uid')}"
         try:
             events = self._api.get(self._api.path("events"), fieldSelector=selector)["items"]
         except ApiError:

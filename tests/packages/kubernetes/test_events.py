@@ -30,7 +30,7 @@ class Api:
 
     def __init__(self, config):
         self.config = config
-        self.pods, self.conditions, self.log = [], [], []
+        self.pods, self.conditions, self.log, self.warnings = [], [], [], []
 
     def path(self, kind, name=""):
         return f"{kind}/{name}"
@@ -55,11 +55,14 @@ class Api:
     def get(self, path, **query):
         kind = path.split("/")[0]
         if kind == "jobs":
-            return {"metadata": {}, "status": {"conditions": self.conditions}}
+            return {"metadata": {"uid": "now"}, "status": {"conditions": self.conditions}}
         if kind == "pods":
             return {"items": self.pods}
         if kind == "configmaps":
             return {"data": {names.CONFIG_KEY: self.config.model_dump_json()}}
+        if kind == "events":
+            wanted = dict(word.split("=") for word in query["fieldSelector"].split(","))
+            return {"items": [each for each in self.warnings if wanted.items() <= each.items()]}
         assert kind == "secrets"
         return {"data": {names.TOKEN_KEY: base64.b64encode(b"00" * 32).decode()}}
 
@@ -162,3 +165,18 @@ def test_what_a_master_that_is_gone_had_still_to_say_is_in_its_log(api, serve, l
     said = list(KubernetesJob(api, "a", CONNECT_SECONDS).events(follow=True))
     assert said[0] == event(since)
     assert [(one["time"], one["text"]) for one in said[1:]] == [(1767225603, "the job is finished")]
+
+
+def warning(uid, message):
+    of = {"involvedObject.kind": "Job", "involvedObject.name": "a", "involvedObject.uid": uid}
+    return of | {"type": "Warning", "message": message}
+
+
+def test_a_job_does_not_wait_for_the_reason_of_an_earlier_job_of_its_name(api):
+    job = KubernetesJob(api, "a")
+    api.warnings.append(warning("before", "Job has reached the specified backoff limit"))
+    assert job.waiting() == "it has no pod yet"
+    assert list(job.events(follow=False)) == []
+    api.warnings.insert(0, warning("now", "exceeded quota: team"))
+    assert job.waiting() == "exceeded quota: team"
+    assert [one["text"] for one in job.events(False)] == ["the master waits: exceeded quota: team"]
