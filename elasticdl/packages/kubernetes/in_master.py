@@ -59,7 +59,8 @@ def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
     without use after the end are deleted.
     """
     has_ended = code != process.STOPPED_EXIT_CODE
-    if not has_ended and not suspension.is_suspended(Api.connect(), config.cluster.job_name):
+    api, job_name, uid = Api.connect(), config.cluster.job_name, os.environ[names.OWNER_VARIABLE]
+    if not has_ended and not suspension.is_suspended(api, job_name, uid):
         return
     change: Resource = {}
     try:
@@ -71,10 +72,9 @@ def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
     if code and has_ended:
         change["spec"] = {"backoffLimit": 0}
     try:
-        api = Api.connect()
-        path = api.path("jobs", config.cluster.job_name)
         with given_up_after(_TELL_SECONDS) as given_up:
-            _store(api, path, change, given_up)
+            suspension.job_of(api, job_name, uid, given_up)
+            _store(api, api.path("jobs", job_name), change, given_up)
             if has_ended:
                 _delete_leftovers(api, config, given_up)
     except ElasticdlError as error:
@@ -107,12 +107,12 @@ def _store(api: Api, path: str, change: Resource, given_up: threading.Event) -> 
 
 def _delete_leftovers(api: Api, config: JobConfig, given_up: threading.Event) -> None:
     """Delete what has no use after the end: all but the Job and its pods, which have the logs."""
-    for path in leftovers(api, config):
-        persistently(
-            partial(api.delete, path),
-            given_up,
-            lambda error: log.warning("a thing of the job cannot be deleted yet: %s", error),
-        )
+
+    def failed(error: ApiError) -> None:
+        log.warning("a thing of the job cannot be deleted yet: %s", error)
+
+    for path in persistently(partial(leftovers, api, config), given_up, failed):
+        persistently(partial(api.delete, path), given_up, failed)
 
 
 def leftovers(api: Api, config: JobConfig) -> list[str]:

@@ -110,10 +110,9 @@ class KubernetesLauncher:
             authority: The maker of each pod's certificate, if the job makes its own certificates.
         """
         self._authority = authority
-        self._plan = plan
-        self._config = plan.config
+        self._plan, self._config = plan, plan.config
         self._api = api
-        self._owners = owners
+        self._owners, self._job_uid = owners, owners[0]["uid"]
         self._master = master
         self._on_event = on_event
         self._spec = ClusterSpec.read(plan.config.of(KubernetesSection).cluster_spec)
@@ -199,7 +198,7 @@ class KubernetesLauncher:
         """
         with self._lock:
             self._is_closing = True
-        if suspension.is_suspended(self._api, self._config.cluster.job_name):
+        if suspension.is_suspended(self._api, self._config.cluster.job_name, self._job_uid):
             log.info("the Job is suspended: its processes hand over and go")
             self._hand_over(_SUSPENDED_SECONDS)
             if self._admission is not None:
@@ -576,7 +575,7 @@ class KubernetesLauncher:
             self._take_gone(name, None)
 
     def _is_ours(self, pod: Pod) -> bool:
-        return belongs_to(pod, self._owners[0]["uid"])
+        return belongs_to(pod, self._job_uid)
 
     def _forget(self, pod: LaunchedPod) -> None:
         self._pods.pop(pod.handle.ref, None)

@@ -24,6 +24,7 @@ from elasticdl.packages.kubernetes import names
 from elasticdl.packages.kubernetes.client import Api, ApiError
 from elasticdl.packages.kubernetes.observe import PodEnded, observe
 from elasticdl.packages.kubernetes.pods import GRACE_SECONDS
+from elasticdl.packages.kubernetes.resource import Resource
 from elasticdl.packages.kubernetes.retry import given_up_after, persistently
 from elasticdl.packages.kubernetes.settings import KubernetesSection
 from elasticdl.runtime.log_lines import log_as
@@ -36,15 +37,27 @@ _LOOK_SECONDS = 0.5
 log = logging.getLogger(__name__)
 
 
-def is_suspended(api: Api, job_name: str) -> bool:
+def job_of(api: Api, job_name: str, uid: str, given_up: Event) -> Resource:
+    """Return the Job of a master.
+
+    Raises:
+        ApiError: The Job was deleted, or cannot be looked at.
+    """
+    job = persistently(
+        lambda: api.get(api.path("jobs", job_name)),
+        given_up,
+        lambda error: log.warning("the Job cannot be looked at yet: %s", error),
+    )
+    if job["metadata"]["uid"] != uid:
+        raise ApiError(404, f"the Job was deleted, and another one has its name {job_name}")
+    return job
+
+
+def is_suspended(api: Api, job_name: str, uid: str) -> bool:
     """Return whether the Job of a master is suspended; False if the API server does not answer."""
     try:
         with given_up_after(_ASK_SECONDS) as given_up:
-            job = persistently(
-                lambda: api.get(api.path("jobs", job_name)),
-                given_up,
-                lambda error: log.warning("the Job cannot be looked at yet: %s", error),
-            )
+            job = job_of(api, job_name, uid, given_up)
     except ApiError as error:
         log.warning("the Job cannot be looked at, and its pods go on: %s", error)
         return False
@@ -65,7 +78,7 @@ def main() -> None:
 def _end_replicas(api: Api, config: JobConfig, uid: str) -> None:
     """Make workers hand over and end, and after them the receivers of what they hand over."""
     job_name = config.cluster.job_name
-    if not is_suspended(api, job_name):
+    if not is_suspended(api, job_name, uid):
         return
     deadline = time.monotonic() + _HAND_OVER_SECONDS
     for role in END_ORDER:

@@ -34,14 +34,18 @@ def test_keys_settings_and_service_are_of_no_use_after_the_end(make_config):
 
 
 class PlayedApi(Api):
-    """Takes annotations of the size that Kubernetes takes."""
+    """Takes annotations of the size that Kubernetes takes; each first look at an object fails."""
 
-    def __init__(self):
+    def __init__(self, uid):
         super().__init__(None, "team")
-        self.spec, self.annotations, self.deleted = {}, {}, []
+        self.job = {"metadata": {"uid": uid}, "spec": {"suspend": True}}
+        self.spec, self.annotations, self.deleted, self.asked = {}, {}, [], set()
 
     def get(self, path, **query):
-        return {"items": []}
+        if path not in self.asked:
+            self.asked.add(path)
+            raise ApiError(503, "away")
+        return self.job if "/jobs/" in path else {"items": []}
 
     def patch(self, path, body):
         annotations = body.get("metadata", {}).get("annotations", {})
@@ -60,10 +64,24 @@ class PlayedApi(Api):
 def test_a_failed_master_has_no_successor_however_large_its_picture(
     make_config, tmp_path, monkeypatch, size, code
 ):
-    api = PlayedApi()
+    api = PlayedApi("uid-1")
+    monkeypatch.setenv(names.OWNER_VARIABLE, "uid-1")
     monkeypatch.setattr(in_master.Api, "connect", lambda: api)
     (tmp_path / process.PICTURE_FILE).write_text("x" * size)
     tell_end(settle(make_config()), tmp_path, code)
     assert api.spec == ({"backoffLimit": 0} if code else {})
     assert (names.PICTURE_ANNOTATION in api.annotations) is (size == 1_000)
     assert api.path("secrets", "test-edl") in api.deleted
+
+
+@pytest.mark.parametrize("code", [0, 1, process.STOPPED_EXIT_CODE])
+def test_a_master_whose_job_was_deleted_leaves_the_next_job_of_its_name_alone(
+    make_config, tmp_path, monkeypatch, code
+):
+    api = PlayedApi("uid-of-the-next")
+    monkeypatch.setenv(names.OWNER_VARIABLE, "uid-1")
+    monkeypatch.setattr(in_master.Api, "connect", lambda: api)
+    for name in (process.PICTURE_FILE, process.BEFORE_FILE):
+        (tmp_path / name).write_text("x")
+    tell_end(settle(make_config()), tmp_path, code)
+    assert (api.spec, api.annotations, api.deleted) == ({}, {}, [])

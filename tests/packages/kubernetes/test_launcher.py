@@ -343,13 +343,18 @@ def test_close_leaves_no_pod_that_runs(cluster, server):
         cluster.start()
 
 
-@pytest.mark.parametrize("is_suspended", [False, True])
-def test_pods_outlive_their_master_unless_its_job_is_suspended(server, make_config, is_suspended):
+@pytest.mark.parametrize(
+    ("uid", "suspend", "is_suspended"),
+    [("uid-1", False, False), ("uid-1", True, True), ("uid-of-the-next-job", True, False)],
+)
+def test_pods_outlive_their_master_unless_its_job_is_suspended(
+    server, make_config, uid, suspend, is_suspended
+):
     cluster = Cluster(server, make_config())
     handles = [cluster.start(role) for role in (Role.PS, Role.WORKER)]
     for handle in handles:
         cluster.is_there(handle)
-    server.objects["jobs", "test-edl"] = {"spec": {"suspend": is_suspended}, "metadata": {}}
+    server.objects["jobs", "test-edl"] = {"spec": {"suspend": suspend}, "metadata": {"uid": uid}}
     cluster.launcher.leave(5.0)
     assert bool(server.pods()) is not is_suspended
     asked = list(dict.fromkeys((name, grace) for *_, name, grace in deletions(server)))
