@@ -22,10 +22,10 @@ from prometheus_client.core import (
     Metric,
     StateSetMetricFamily,
 )
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from elasticdl.job import Label, Role
+from elasticdl.observe import prometheus
 from elasticdl.packages.page.history.fold import LOSS_RECORDS, RECORDS, History
 from elasticdl.packages.page.history.lanes import UNHEARD, Lane
 
@@ -72,9 +72,7 @@ def exposition(history: History, accept: str) -> tuple[bytes, str]:
     registry.register(JobCollector(history))
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    encode, content_type = choose_encoder(accept)
-    encoded: bytes = encode(registry)
-    return encoded, content_type
+    return prometheus.exposition(registry, accept)
 
 
 def _of_job(history: History) -> Iterator[Metric]:

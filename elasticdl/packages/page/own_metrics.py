@@ -20,12 +20,12 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Progress, Role, Usage
+from elasticdl.observe import prometheus
 from elasticdl.packages.page.token_server import Certificate, TokenServer, page_token
 from elasticdl.runtime.addresses import LOOPBACK, join
 
@@ -148,8 +148,9 @@ def serving_at(
     async def give(request: Any) -> Any:
         from aiohttp import web
 
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        body = await asyncio.to_thread(encode, registry)  # a collector may wait for another thread
+        accept = request.headers.get("Accept", "")
+        # A collector may wait for another thread.
+        body, content_type = await asyncio.to_thread(prometheus.exposition, registry, accept)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     server = TokenServer(

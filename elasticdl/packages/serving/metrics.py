@@ -13,9 +13,9 @@ from prometheus_client import (
     ProcessCollector,
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from elasticdl.observe import prometheus
 from elasticdl.packages.serving.versions import Version
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -53,12 +53,7 @@ class ServerMetrics:
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics, and their content type."""
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # of a version that is no number
-            encode, content_type = choose_encoder("")
-        encoded: bytes = encode(self.registry)
-        return encoded, content_type
+        return prometheus.exposition(self.registry, accept)
 
 
 class _OfVersion(Collector):

@@ -191,6 +191,12 @@ def test_metrics_are_those_of_the_history(page):
     assert text.endswith("# EOF\n")
 
 
+def test_metrics_are_given_to_who_asks_for_a_version_that_is_none(page):
+    answer, body = with_token(page, "/metrics", Accept="text/plain; version=x")
+    assert answer.status == 200
+    assert b"elasticdl_job_age_seconds" in body
+
+
 def test_a_stream_has_lag_late_records_and_its_watermark(page):
     from elasticdl.observe.kind import fields_of
     from elasticdl.observe.kinds import JobPicture

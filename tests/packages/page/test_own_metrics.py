@@ -15,7 +15,8 @@ pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[da
 from elasticdl.packages.page.own_metrics import OwnMetrics, serving_at
 
 USAGE = Usage(0.0, Label.TRAIN, {"train": 7.0}, 0.0, 0, 0, 0)
-ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nConnection: close\r\n\r\n"
+ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nConnection: close\r\n"
+ACCEPTS = ("", "Accept: text/plain; version=x\r\n")
 
 
 @pytest.fixture
@@ -38,9 +39,10 @@ def secured(port, files, name):
     return context.wrap_socket(plain, server_hostname=name)
 
 
-def test_who_trusts_the_authority_and_knows_the_role_is_answered(port, files):
+@pytest.mark.parametrize("accept", ACCEPTS)
+def test_who_trusts_the_authority_and_knows_the_role_is_answered(port, files, accept):
     with secured(port, files, "worker.elasticdl") as connection:
-        connection.sendall(ASK)
+        connection.sendall(ASK + f"{accept}\r\n".encode())
         answer = b""
         while some := connection.recv(65536):  # up to the end of the connection
             answer += some
