@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import rich_click as click
 
+from elasticdl.checkpoints.in_use import NO_LOCKS
 from elasticdl.cli.terminal import LocalPath, echo
 from elasticdl.errors import ConfigError, UnavailableError
 from elasticdl.job import Role
@@ -95,6 +97,7 @@ def _name(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
+_LOCK = "lock"
 _ANSWER_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _REPLICA_SECONDS = 15.0  # a few heartbeats, also of a large job
@@ -124,8 +127,15 @@ _REPLICA_SECONDS = 15.0  # a few heartbeats, also of a large job
     "folder beside the file.",
 )
 @click.option("--explain", is_flag=True, help="Also say what bounds the job, and what to change.")
+@click.pass_context
 def profile(
-    name: str, steps: int, output: Path, wait_seconds: float, framework: bool, explain: bool
+    context: click.Context,
+    name: str,
+    steps: int,
+    output: Path,
+    wait_seconds: float,
+    framework: bool,
+    explain: bool,
 ) -> None:
     """Record the stages of some steps of a running job; Perfetto opens the file.
 
@@ -160,6 +170,7 @@ def profile(
     )
     request = uuid.uuid4().hex[:12]
     folder.mkdir(exist_ok=True)
+    context.with_resource(_alone(folder, name))
 
     def ask(steps: int) -> None:
         words = {"id": request, "steps": steps, "framework": framework}
@@ -206,6 +217,26 @@ def profile(
         _take_own(folder, request, output)
     if explain:
         _explain(job.events(follow=False, with_beats=True))
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """Let no other command profile the job within the block, since there is one request for all.
+
+    Raises:
+        UnavailableError: Another command does.
+    """
+    with (folder / _LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UnavailableError(
+                f"elasticdl profile {name}: another command profiles this job: wait for its end"
+            ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+        yield
 
 
 def _take_own(folder: Path, request: str, output: Path) -> None:

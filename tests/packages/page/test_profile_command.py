@@ -37,6 +37,9 @@ class Job:
     def end(self, timeout_seconds):
         return None
 
+    def left(self):
+        return [path.name for path in self.folder.iterdir() if path.name != "lock"]
+
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
@@ -59,11 +62,11 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_no_recordings(job, tm
     told = CliRunner().invoke(profile, ["job", "--output=/dev/full"])
     assert isinstance(told.exception, ConfigError)
     assert "/dev/full: cannot be written: No space left" in str(told.exception)
-    assert not list(job.folder.iterdir())
+    assert not job.left()
 
     told = CliRunner().invoke(profile, ["job", f"--output={tmp_path / 'trace.json'}"])
     assert (told.exit_code, (tmp_path / "trace.json").exists()) == (0, True), told.exception
-    assert not list(job.folder.iterdir())
+    assert not job.left()
 
 
 @pytest.mark.parametrize(("name", "beside"), [("t.json", "t"), ("t", "t.framework")])
@@ -88,4 +91,21 @@ def test_replicas_leave_no_recordings_if_no_worker_has_made_its_steps(job, monke
     monkeypatch.setattr(job, "end", end)
     told = CliRunner().invoke(profile, ["job", "--wait_seconds=1"])
     assert isinstance(told.exception, UnavailableError)
-    assert not list(job.folder.iterdir())
+    assert not job.left()
+
+
+def test_two_commands_at_once_do_not_take_the_request_of_each_other(job, tmp_path, monkeypatch):
+    words = ["job", f"--output={tmp_path / 'trace.json'}"]
+    others = []
+
+    def end(timeout_seconds):  # it is asked while the first command waits for answers
+        if not others:
+            others.append(None)
+            others[0] = CliRunner().invoke(profile, words)
+
+    monkeypatch.setattr(job, "end", end)
+    told = CliRunner().invoke(profile, words)
+    assert told.exit_code == 0, told.exception
+    assert isinstance(others[0].exception, UnavailableError)
+    assert "another command profiles this job" in str(others[0].exception)
+    assert CliRunner().invoke(profile, words).exit_code == 0
