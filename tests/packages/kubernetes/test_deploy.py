@@ -1,6 +1,7 @@
 """What is in deploy/ is built by kustomize, and names what jobs on Kubernetes make."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -103,6 +104,18 @@ def test_jobs_of_the_operator_are_those_of_the_alerts_and_of_prometheus():
     }
     (prometheus,) = documents(DEPLOY / "prometheus/kubernetes.yaml")
     assert relabeled == {each["job_name"] for each in prometheus["scrape_configs"]}
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
+def test_prometheus_asks_the_pods_that_run_alone(phase):
+    scrape = "__meta_kubernetes_pod_annotation_prometheus_io_scrape"
+    pod = {scrape: "true", "__meta_kubernetes_pod_phase": phase}
+    (prometheus,) = documents(DEPLOY / "prometheus/kubernetes.yaml")
+    for job in prometheus["scrape_configs"]:
+        (rule,) = [each for each in job["relabel_configs"] if scrape in each["source_labels"]]
+        found = ";".join(pod[name] for name in rule["source_labels"])
+        is_kept = rule["action"] == "keep" and bool(re.fullmatch(rule["regex"], found))
+        assert is_kept is (phase == "Running"), job["job_name"]
 
 
 def test_the_alerts_of_the_operator_are_those_of_prometheus():

@@ -44,6 +44,7 @@ def found_by_kubernetes(pods):
             "targets": [pod["status"]["podIP"]],
             "labels": {
                 "__meta_kubernetes_pod_ip": pod["status"]["podIP"],
+                "__meta_kubernetes_pod_phase": pod["status"]["phase"],
                 **words("label", pod["metadata"]["labels"]),
                 **words("annotation", pod["metadata"]["annotations"]),
             },
