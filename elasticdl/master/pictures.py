@@ -44,7 +44,7 @@ def picture_event(core: JobCore, status: JobStatus) -> JobPicture:
         records_per_second=round(status.records_per_second, 3),
         loss=status.loss,
         model_version=status.model_version,
-        mean_staleness=round(status.mean_staleness, 4),
+        mean_staleness=status.mean_staleness,
         max_staleness=status.max_staleness,
         staleness=_without_zeros(status.staleness_histogram),
         workers=status.num_workers_alive,

@@ -174,7 +174,7 @@ def _staleness(picture: Mapping[str, Any]) -> Metric:
     for bucket, count in enumerate(picture["staleness"]):
         sum_so_far += count
         buckets.append((str(float(2**bucket - 1)), sum_so_far))
-    total = picture["mean_staleness"] * sum_so_far
+    total = round(picture["mean_staleness"] * sum_so_far)  # of whole numbers; it never falls
     family.add_metric([], [*buckets, ("+Inf", sum_so_far)], total)
     return family
 

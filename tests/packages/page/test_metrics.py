@@ -1,10 +1,15 @@
 """A counter that Prometheus reads never falls: otherwise all of it would count once more."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 
 from elasticdl.job import Label
+from elasticdl.job.status import no_status
+from elasticdl.master.pictures import picture_event
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import measure
 from elasticdl.packages.page.history.fold import History
@@ -27,6 +32,19 @@ def test_records_are_as_many_when_cells_are_added_together(name, records):
     for seconds in (600, 700, 1300, 2500):  # each but the first makes the cells longer
         history.add(fact(BEGAN + seconds, "phase", phase="evaluating"))
         assert value(JobCollector(history), name) == records * 189
+
+
+def test_the_sum_of_staleness_grows_when_its_mean_falls():
+    core = SimpleNamespace(
+        config=SimpleNamespace(command="evaluate"), tasks=SimpleNamespace(per_epoch=0)
+    )
+    history = History()
+    for total, count in ((123_455_000, 10**8), (123_455_010, 10**8 + 1_000)):
+        status = replace(no_status("job", 1), mean_staleness=total / count)
+        status = replace(status, staleness_histogram=(0, count))
+        history.add(fact(BEGAN, "picture", **picture_event(core, status).fields))
+        found = [each for metric in JobCollector(history).collect() for each in metric.samples]
+        assert [f.value for f in found if f.name == "elasticdl_update_staleness_sum"] == [total]
 
 
 def test_seconds_that_a_ps_replica_moves_to_another_label_stay_until_more_have_passed():
