@@ -201,9 +201,11 @@ def _of_processes(lanes: list[Lane], num_lost: Mapping[str, int]) -> Iterator[Me
             states.add_metric([role, state], counts[state])
         lost.add_metric([role], num_lost.get(role, 0))
         for label in _LABELS:
-            seconds.add_metric([role, label], sum(lane.seconds.get(label, 0.0) for lane in those))
+            sums = sum(lane.seconds.get(label, 0.0) for lane in those)
+            # Rounded, as records are: lanes are added together too.
+            seconds.add_metric([role, label], round(sums, 3))
         for at, family in enumerate((cpu, sent, received)):
-            family.add_metric([role], sum(lane.totals[at] for lane in those))
+            family.add_metric([role], round(sum(lane.totals[at] for lane in those), 3))
         alive = [lane for lane in those if lane.state not in ("lost", "left")]
         memory.add_metric([role], sum(lane.usage.get("resident_bytes", 0) for lane in alive))
     yield from (states, lost, seconds, cpu, sent, received, memory)

@@ -8,7 +8,7 @@ import pytest
 from elasticdl.job import Label, Role
 from elasticdl.packages.page.document import asset
 from elasticdl.packages.page.history.bins import NUM_CELLS
-from elasticdl.packages.page.history.board import board
+from elasticdl.packages.page.history.board import board, cells
 from elasticdl.packages.page.history.dips import dips_of
 from elasticdl.packages.page.history.fold import LOSS, MOST_POINTS, RECORDS, History
 from elasticdl.packages.page.history.goodput import TRAINED_AGAIN
@@ -121,6 +121,36 @@ def test_lost_process_is_not_heard_of_until_it_was_found_to_be_gone():
     assert good.losses == {UNHEARD: pytest.approx(4.0)}
     assert good.seconds == pytest.approx(14.0)
     assert history.num_lost == {"worker": 1}
+
+
+def lost_workers(number):
+    """Return what workers say that each train for ten seconds, and then are lost."""
+    for index in range(number):
+        began = BEGAN + 20.0 * index
+        yield from beats(10, index=index, began=began)
+        yield fact(began + 14.0, "lost", process=f"worker {index}", reason="killed")
+
+
+def test_the_workers_that_a_long_job_has_lost_share_a_lane(monkeypatch):
+    whole = History.of(lost_workers(60))
+    monkeypatch.setattr("elasticdl.packages.page.history.lanes.MOST_GONE", 4)
+    history = History.of(lost_workers(60))
+
+    names = [lane.name for lane in history.lanes]
+    assert names[0] == "earlier workers"
+    assert len(names) <= 9
+    assert names[-4:] == [f"worker-{index}" for index in range(56, 60)]
+    assert history.goodput() == whole.goodput()
+    assert history.num_lost == {"worker": 60}
+    sums = [sum(lane.row.amounts for lane in one.lanes) for one in (history, whole)]
+    assert (sums[0] == sums[1]).all()
+    assert len(history._progress) <= 9
+    # A page that is open gets the lanes that are left.
+    assert board(history, history.version, whole.bins.generation)["whole"]
+    earlier = next(lane for lane in history.lanes)
+    assert earlier.num_processes == 60 - len(names) + 1
+    parts = [ord(code) - ord("0") for code in cells(earlier.row, 0, NUM_CELLS, 0.5)[1::2]]
+    assert max(parts) == 32
 
 
 def test_process_that_left_as_expected_has_no_seconds_more():

@@ -35,6 +35,10 @@ class Bins:
         self._rows.append(row)
         return row
 
+    def remove(self, row: Row) -> None:
+        """Forget a row."""
+        self._rows.remove(row)
+
     def see(self, time: float) -> None:
         """Make the cells reach up to a time."""
         if self.began is None:

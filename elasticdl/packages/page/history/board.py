@@ -145,8 +145,10 @@ def cells(row: Row, first: int, stop: int, step: float) -> str:
     known = largest.sum(axis=1, keepdims=True)
     # The time of other labels is divided between these two, so that a full cell looks full.
     shares = np.divide(largest, known, out=np.zeros_like(largest), where=known > 0.0)
-    parts = shares * amounts.sum(axis=1, keepdims=True) * (_PARTS / step)
-    parts = np.clip(np.rint(parts), 0, _PARTS).astype(np.int64)
+    # A lane of several processes has more seconds in a cell than the cell is long.
+    total = amounts.sum(axis=1, keepdims=True)
+    parts = shares * np.minimum(total / step, 1.0) * _PARTS
+    parts = np.maximum(np.rint(parts), 0).astype(np.int64)
     letters = np.where(parts > 0, order + _FIRST_LETTER, ord("."))
     digits = np.where(parts > 0, parts + _FIRST_DIGIT, ord("."))
     codes = np.stack([letters[:, 0], digits[:, 0], letters[:, 1], digits[:, 1]], axis=1)

@@ -247,7 +247,8 @@ class History:
         lane = self.lanes.named(event["process"])
         if lane is None:
             return
-        self.lanes.gone(lane, float(event["time"]), event["event"], self.version)
+        for worker in self.lanes.gone(lane, float(event["time"]), event["event"], self.version):
+            self._progress.pop(worker, None)
         if event["event"] == "lost":
             self.num_lost[lane.role] = self.num_lost.get(lane.role, 0) + 1
 

@@ -21,6 +21,12 @@ UNHEARD = "not heard of"
 LABELS = (*(str(label) for label in Label), UNHEARD)
 """The labels of a lane's seconds, in the order of a row's amounts."""
 
+MOST_GONE = 1_000
+"""Workers that have ended and keep lanes of their own; there may be twice as many for a while."""
+
+BEFORE = -1
+"""The index of the lane in which the workers are added up that ended before these."""
+
 _NUMBER = {label: number for number, label in enumerate(LABELS)}
 _ROLES = {role.words: role for role in Role if role is not Role.MASTER}
 _NAME = re.compile(rf"({'|'.join(_ROLES)}) (\d+)")
@@ -55,6 +61,8 @@ class Lane:
     @property
     def name(self) -> str:
         """The name of the lane in logs and on the command line."""
+        if self.index == BEFORE:
+            return f"earlier {self.role}s"
         return self.role if self.role == Role.MASTER else f"{self.role}-{self.index}"
 
 
@@ -118,14 +126,41 @@ class Lanes:
         if passed > 0.0:
             lane.rates = cpu / passed, sent / passed, received / passed
 
-    def gone(self, lane: Lane, now: float, state: str, stamp: int) -> None:
-        """Note that the process of a lane has ended: it was "lost", or has "left"."""
+    def gone(self, lane: Lane, now: float, state: str, stamp: int) -> list[int]:
+        """Note that the process of a lane has ended: it was "lost", or has "left".
+
+        Returns:
+            The workers whose lanes are no longer there. The index of a worker is never used again,
+            and a job of months loses many workers.
+        """
         self._end_wait(lane, now, stamp)
         lane.state, lane.stamp, lane.label = state, stamp, ""
         lane.rates = (0.0, 0.0, 0.0)
         if state == "lost" and lane.heard and now > lane.heard:
             self._add(lane, lane.heard, now, {UNHEARD: now - lane.heard}, stamp)
         lane.heard = max(lane.heard, now)
+        workers = [x for x in self._lanes.values() if x.role == Role.WORKER and x.index != BEFORE]
+        ended = [x for x in workers if x.state in ("lost", "left")]
+        if len(ended) <= 2 * MOST_GONE:
+            return []
+        ended.sort(key=lambda x: x.heard)
+        for each in ended[:-MOST_GONE]:
+            self._merge(each, self.of(each.role, BEFORE), stamp)
+        self._bins.generation += 1  # a page that is open begins anew
+        return [each.index for each in ended[:-MOST_GONE]]
+
+    def _merge(self, lane: Lane, into: Lane, stamp: int) -> None:
+        """Add a lane to another one, and remove it."""
+        del self._lanes[lane.role, lane.index]
+        self._bins.remove(lane.row)
+        into.row.amounts += lane.row.amounts
+        into.row.stamps[:] = np.maximum(into.row.stamps, lane.row.stamps)
+        for label, seconds in lane.seconds.items():
+            into.seconds[label] = into.seconds.get(label, 0.0) + seconds
+        cpu, sent, received = map(sum, zip(into.totals, lane.totals, strict=True))
+        into.totals = cpu, sent, received
+        into.num_processes += lane.num_processes
+        into.state, into.heard, into.stamp = "left", lane.heard, stamp
 
     def pending(self, lane: Lane, now: float, stamp: int) -> None:
         """Note that the process of a lane is waited for."""
