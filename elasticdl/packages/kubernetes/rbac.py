@@ -30,9 +30,9 @@ _OF_QUEUES: list[Manifest] = [
 def rights(namespace: str, service_account: str, with_queues: bool = False) -> list[Manifest]:
     """Return the ServiceAccount of the pods, the Role, and the binding of both.
 
-    With queues, the Role has the rights that jobs with `--queue_name` need.
+    With queues there is a second Role, with the rights that jobs with `--queue_name` also need. So
+    who later applies the rights without queues takes nothing from these jobs.
     """
-    rules = [*RULES, *_OF_QUEUES] if with_queues else RULES
 
     def named(kind: str, version: str, name: str) -> Manifest:
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
@@ -40,12 +40,16 @@ def rights(namespace: str, service_account: str, with_queues: bool = False) -> l
 
     version = "rbac.authorization.k8s.io/v1"
     account = {"kind": "ServiceAccount", "name": service_account}
-    return [
-        named("ServiceAccount", "v1", service_account),
-        named("Role", version, _NAME) | {"rules": rules},
-        named("RoleBinding", version, f"{_NAME}-{service_account}")
-        | {
-            "subjects": [account | ({"namespace": namespace} if namespace else {})],
-            "roleRef": {"apiGroup": version.partition("/")[0], "kind": "Role", "name": _NAME},
-        },
-    ]
+
+    def granted(name: str, rules: list[Manifest]) -> list[Manifest]:
+        return [
+            named("Role", version, name) | {"rules": rules},
+            named("RoleBinding", version, f"{name}-{service_account}")
+            | {
+                "subjects": [account | ({"namespace": namespace} if namespace else {})],
+                "roleRef": {"apiGroup": version.partition("/")[0], "kind": "Role", "name": name},
+            },
+        ]
+
+    found = [named("ServiceAccount", "v1", service_account), *granted(_NAME, RULES)]
+    return found + (granted(f"{_NAME}.queues", _OF_QUEUES) if with_queues else [])

@@ -124,16 +124,19 @@ def test_the_rights_of_a_namespace_and_an_account_of_ones_own(capsys):
     ]
 
 
-def test_the_rights_of_queues_are_printed_only_when_asked_for(capsys):
-    beside = [
-        rule
-        for rule in list(yaml.safe_load_all(run(capsys, "rbac", "--queues")[1]))[1]["rules"]
-        if rule not in list(yaml.safe_load_all(run(capsys, "rbac")[1]))[1]["rules"]
-    ]
-    assert [(rule["resources"], rule["verbs"]) for rule in beside] == [
+def test_the_rights_of_queues_stay_when_those_without_queues_are_applied_later(capsys):
+    plain = list(yaml.safe_load_all(run(capsys, "rbac")[1]))
+    with_queues = list(yaml.safe_load_all(run(capsys, "rbac", "--queues")[1]))
+    assert with_queues[: len(plain)] == plain
+    role, binding = with_queues[len(plain) :]
+    assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [
         (["jobs"], ["create", "delete"]),
         (["jobs/status"], ["patch"]),
     ]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == plain[-1]["subjects"]
+    names = [(each["kind"], each["metadata"]["name"]) for each in with_queues]
+    assert len(set(names)) == len(names)
 
 
 def test_a_job_with_a_password_is_not_printed(capsys):
