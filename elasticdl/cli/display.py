@@ -302,10 +302,15 @@ def _is_loading(status: JobStatus) -> bool:
 
 def _speed(status: JobStatus, seconds_left: float | None) -> list[str]:
     """Return how fast records are done and when all will be done, as far as this is known."""
-    parts = [f"{status.records_per_second:,.0f} records/s"] if status.records_per_second else []
+    parts = [_rate(status)] if status.records_per_second else []
     if seconds_left is not None and status.status == "running":
         parts.append(f"{duration(seconds_left)} left")
     return parts
+
+
+def _rate(status: JobStatus) -> str:
+    rate = status.records_per_second
+    return f"{rate:,.0f} records/s" if rate >= 10 else f"{rate:.2g} records/s"
 
 
 def _processes(status: JobStatus) -> str:
@@ -341,7 +346,7 @@ def _summary(status: JobStatus) -> Text:
         text.append(f"\ntraining    {_train_metrics(status)}")
     if status.loss is not None:
         text.append(f"\nloss        {_losses(status)}")
-    speed = f", {status.records_per_second:,.0f} records/s" if status.records_per_second else ""
+    speed = f", {_rate(status)}" if status.records_per_second else ""
     text.append(f"\nrecords     {status.records_done:,} of {status.records_total:,}{speed}")
     if status.model_version:
         text.append(f"\nupdates     {_updates(status)}")

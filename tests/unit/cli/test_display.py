@@ -69,6 +69,15 @@ def test_a_log_gets_one_line_with_all_that_matters(screen):
     ]
 
 
+@pytest.mark.parametrize(("rate", "words"), [(0.347, "0.35"), (9.96, "10"), (1234.5, "1,234")])
+def test_a_slow_job_has_a_speed_too(screen, rate, words):
+    status = dataclasses.replace(RUNNING, records_per_second=rate)
+    screen.display.show(status)
+    screen.display.finish(dataclasses.replace(status, status="finished"), {})
+    assert f"| {words} records/s |" in screen.lines[0]
+    assert any(f", {words} records/s" in line for line in screen.lines[1:])
+
+
 def test_metrics_of_training_stand_beside_those_of_the_evaluation(screen):
     screen.display.show(
         dataclasses.replace(

@@ -21,7 +21,7 @@ const panels = (() => {
     const isLoading = p.status === "running" && !p.records_done && !store.message;
     const tiles = [
       ["records", p.records_total ? `${words.count(p.records_done)} of ${words.count(p.records_total)}` : "–"],
-      ["records/s", isLoading ? "loading the model" : words.count(p.records_per_second)],
+      ["records/s", isLoading ? "loading the model" : p.records_per_second < 10 ? words.decimal(p.records_per_second, 2) : words.count(p.records_per_second)],
       ["time left", left(p)],
       ["time", store.grid.began === null ? "–" : words.duration((store.ended ?? store.latest) - store.grid.began)],
       ["epoch", p.num_epochs ? `${Math.min(p.epoch + 1, p.num_epochs)} of ${p.num_epochs}` : "–"],
