@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from elasticdl.packages.kubernetes.resource import Resource
 from elasticdl.packages.kubernetes.retry import Backoff, given_up_after, persistently
 from elasticdl.packages.kubernetes.settings import KubernetesSection
 
+_NAME = re.compile(r"([a-z0-9-]+/)?[a-z0-9-]+")
 _LEFTOVER_ATTEMPTS = 12  # with pauses up to ten seconds: what a job before left is being deleted
 _DRAW_BYTES = 8
 _KINDS = {"ConfigMap": "configmaps", "Service": "services", "Secret": "secrets"}
@@ -54,6 +56,8 @@ class KubernetesSubmitter:
 
     def find(self, name: str) -> SubmittedJob | None:
         """Return a job by its name, or NAMESPACE/NAME."""
+        if not _NAME.fullmatch(name):
+            return None  # the path of a folder, of which the server would say that it is forbidden
         namespace, _, job_name = name.rpartition("/")
         try:
             api = Api.connect(namespace)
@@ -72,6 +76,8 @@ class KubernetesSubmitter:
 
     def places_of(self, name: str) -> str:
         """Return where `find` has looked."""
+        if not _NAME.fullmatch(name):
+            return ""
         namespace, _, job_name = name.rpartition("/")
         try:
             api = Api.connect(namespace)

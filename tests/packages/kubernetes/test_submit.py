@@ -7,7 +7,7 @@ from kubernetes import client
 
 from elasticdl.errors import LaunchError
 from elasticdl.packages.kubernetes import submit as room
-from elasticdl.packages.kubernetes.client import Api
+from elasticdl.packages.kubernetes.client import Api, ApiError
 from elasticdl.packages.kubernetes.submit import KubernetesSubmitter
 from tests.packages.kubernetes.fake_api_server import FakeApiServer
 
@@ -56,3 +56,16 @@ def test_a_command_that_is_interrupted_leaves_no_job(server, make_config, monkey
     with pytest.raises(KeyboardInterrupt):
         KubernetesSubmitter().submit(make_config(), is_tied=False)
     assert ("DELETE", "jobs", "test-edl", None) in server.requests
+
+
+@pytest.mark.parametrize("name", ["/data/jobs/clicks", "./clicks", "jobs/clicks/1", "clicks.1"])
+def test_a_server_is_not_asked_for_a_folder(monkeypatch, name):
+    def forbidden(self, path, **query):
+        raise ApiError(403, "forbidden")
+
+    monkeypatch.setattr(Api, "connect", lambda namespace: Api(None, namespace))
+    monkeypatch.setattr(Api, "get", forbidden)
+    assert KubernetesSubmitter().find(name) is None
+    assert KubernetesSubmitter().places_of(name) == ""
+    with pytest.raises(ApiError, match="forbidden"):
+        KubernetesSubmitter().find("team/clicks")
