@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -150,7 +151,12 @@ def find(name: str) -> Path | None:
         # NAME-YYYYMMDD-HHMMSS, and a number if there are several.
         stamp = "[0-9]" * 8 + "-" + "[0-9]" * 6
         found = [*JOBS.glob(f"{name}-{stamp}"), *JOBS.glob(f"{name}-{stamp}-*")]
-        candidates += sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+        # By the times in their names: a report or a log changes the time of an old folder.
+        candidates += sorted(
+            found,
+            key=lambda path: [int(word) for word in re.findall(r"\d+", path.name[len(name) :])],
+            reverse=True,
+        )
     folders = (path for path in candidates if (path / process.CONFIG_FILE).is_file())
     folder = next(folders, None)
     return None if folder is None else folder.absolute()

@@ -31,8 +31,9 @@ def make(tmp_path, monkeypatch):
 
 
 def test_a_name_means_the_newest_folder_of_that_job(make):
-    make("jobs/ads-20260101-000000", age_seconds=30)
-    newest = make("jobs/ads-20260101-000000-2", age_seconds=10)
+    for name in ("20251231-235959-3", "20260101-000000", "20260101-000000-9"):
+        make(f"jobs/ads-{name}")
+    newest = make("jobs/ads-20260101-000000-10", age_seconds=10)  # a report of the others is newer
     make("jobs/ads-large-20260101-000001")
     assert folder.find("ads") == newest
     assert folder.find("ads-20260101-000000") == newest.with_name("ads-20260101-000000")
