@@ -79,7 +79,7 @@ class Dashboard:
         """Tells the versions of this page's history from those of an earlier master."""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._history = History()
-        self._has_past = False
+        self._has_past = asyncio.Event()
         self._asked_at = 0.0
         self._told_end = threading.Event()
         self._server = TokenServer("--dashboard_port", token, self._add_routes, self._collect)
@@ -116,7 +116,7 @@ class Dashboard:
         from elasticdl.packages.page.metrics import JobCollector
 
         async def collect() -> list[Metric]:
-            await self._add()
+            await self._add_all()
             return list(JobCollector(self._history).collect())
 
         assert self._server.loop is not None, "it was started"
@@ -161,12 +161,12 @@ class Dashboard:
                     await asyncio.sleep(0.0)
         except Exception as error:  # whatever an earlier version has left in the files
             log.warning("the job's page lacks what was before this master: %s", error)
-        self._has_past = True
+        self._has_past.set()
 
     async def _add(self) -> None:
         """Add the waiting events, after those that came before them."""
         # The history must be in order: the events of earlier masters are read first.
-        if not self._has_past:
+        if not self._has_past.is_set():
             return
         number = 0
         while True:
@@ -178,6 +178,14 @@ class Dashboard:
             number += 1
             if number % _ADD_AT_ONCE == 0:
                 await asyncio.sleep(0.0)
+
+    async def _add_all(self) -> None:
+        """Add the waiting events once those before them were read.
+
+        A counter that is lower for the moment would have begun anew for Prometheus.
+        """
+        await self._has_past.wait()
+        await self._add()
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -206,7 +214,7 @@ class Dashboard:
 
         from elasticdl.packages.page.metrics import exposition
 
-        await self._add()
+        await self._add_all()
         body, content_type = exposition(self._history, request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 

@@ -1,5 +1,6 @@
 """The page's server: who may ask, what is answered, and what it costs whoever puts events."""
 
+import asyncio
 import gzip
 import http.client
 import json
@@ -189,6 +190,20 @@ def test_metrics_are_those_of_the_history(page):
     assert 'elasticdl_events_total{event="phase"} 1.0' in text
     assert 'elasticdl_job_phase{elasticdl_job_phase="training"} 1.0' in text
     assert text.endswith("# EOF\n")
+
+
+def test_counters_are_told_once_the_events_of_earlier_masters_are_read():
+    past = [{**fact("again"), "time": 1.0 + number} for number in range(5_000)]
+    page = Dashboard(TOKEN, {}, lambda: past)
+
+    async def ask_meanwhile():
+        reading = asyncio.ensure_future(page._add_past())
+        await asyncio.sleep(0.0)
+        assert not reading.done()
+        answer = await page._give_metrics(SimpleNamespace(headers={}))
+        return answer.body.decode()
+
+    assert 'elasticdl_events_total{event="phase"} 5000.0' in asyncio.run(ask_meanwhile())
 
 
 def test_metrics_are_given_to_who_asks_for_a_version_that_is_none(page):
