@@ -13,6 +13,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from pydantic import ValidationError
+
 from elasticdl.config import ClusterSection, JobConfig
 from elasticdl.errors import LaunchError
 from elasticdl.packages.kubernetes import names
@@ -50,7 +52,7 @@ class Access:
             LaunchError: The credentials may not be read, or are not where the job's settings say.
         """
         secret = self._secret(self._job_name)
-        if secret is None:
+        if secret is None or names.TOKEN_KEY not in secret:  # or of something else
             return None
         token = bytes.fromhex(secret[names.TOKEN_KEY].decode())
         if self._found is None or self._found.token != token:  # another job of this name
@@ -126,7 +128,14 @@ class Access:
             raise LaunchError(
                 f"the settings of {self._job_name} cannot be read: {error}"
             ) from error
-        return JobConfig.model_validate_json(text)
+        try:
+            return JobConfig.model_validate_json(text)
+        except ValidationError as error:
+            wrong = error.errors(include_input=False, include_url=False)[0]
+            raise LaunchError(
+                f"the ConfigMap {self._job_name}: expected the settings of a job, as this version "
+                f"of elasticdl writes them: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+            ) from error
 
     def _secret(self, name: str) -> dict[str, bytes] | None:
         try:
@@ -140,7 +149,7 @@ class Access:
                     f"{name}: expected the right to get secrets in the namespace: {error}"
                 ) from error
             raise
-        return {key: base64.b64decode(value) for key, value in found["data"].items()}
+        return {key: base64.b64decode(value) for key, value in found.get("data", {}).items()}
 
 
 def _own_folder() -> Path:

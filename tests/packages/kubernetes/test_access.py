@@ -110,3 +110,27 @@ def test_without_encryption_the_token_is_enough(server, api, make_config, tmp_pa
     submit(server, config)
     find_token(api, settle(config), "uid-1", mount(server, "-", tmp_path / "m"), tmp_path / "token")
     assert Access(api, "test-edl").find().tls is None
+
+
+@pytest.mark.parametrize("content", [{}, {"stringData": {"password": "hunter2"}}])
+def test_a_secret_of_something_else_has_no_token(server, api, make_config, content):
+    submit(server, make_config())
+    server.objects["secrets", "test-edl"] = content
+    assert Access(api, "test-edl").find() is None
+
+
+def test_settings_of_another_version_are_told_without_their_values(
+    server, api, make_config, tmp_path
+):
+    config = make_config()
+    submit(server, config)
+    begin(server, api, config, tmp_path / "pod")
+    settings = server.objects["configmaps", "test-edl"]["data"]
+    settings["job.json"] = settings["job.json"].replace(
+        '"job_name"', '"a_later_flag": "x7", "job_name"'
+    )
+    with pytest.raises(
+        LaunchError, match=r"the ConfigMap test-edl: .*cluster.a_later_flag"
+    ) as told:
+        Access(api, "test-edl").find()
+    assert "x7" not in str(told.value)
