@@ -130,8 +130,10 @@ def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
 @click.option("--beats", is_flag=True, help="Also what processes say with each heartbeat.")
 def events(name: str, follow: bool, as_json: bool, beats: bool) -> None:
     """Print what has happened to a job."""
+    from elasticdl.observe.events import finite
+
     for event in _find(name).events(follow, with_beats=beats):
-        echo(json.dumps(event) if as_json else _event_line(event))
+        echo(json.dumps(finite(event)) if as_json else _event_line(event))
 
 
 @click.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ import rich_click as click
 
 from elasticdl.cli.display import LINE_SECONDS, Display
 from elasticdl.job.status import JobStatus
+from elasticdl.observe.events import finite
 
 
 class QuietDisplay(Display):
@@ -77,16 +77,4 @@ def _numbers(status: JobStatus) -> dict[str, Any]:
         "records_per_second", "loss", "epoch_loss", "model_version", "tasks_todo", "tasks_doing",
         "tasks_done", "num_workers_alive", "num_ps_alive", "metrics", "train_metrics",
     )  # fmt: skip
-    found: dict[str, Any] = {}
-    for name in names:
-        value = getattr(status, name)
-        if isinstance(value, dict):
-            found[name] = {key: _finite(number) for key, number in value.items()}
-        else:
-            found[name] = _finite(value)
-    return found
-
-
-def _finite(value: Any) -> Any:
-    """Return a value in which null replaces each number that JSON does not have."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {name: finite(getattr(status, name)) for name in names}

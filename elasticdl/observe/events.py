@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from elasticdl.errors import DataError
 from elasticdl.job import Event
@@ -30,6 +30,7 @@ FOLDER = "events"
 BEATS = "beats"
 
 _BLOCK_BYTES = 1 << 16
+_LARGEST = 1e300
 
 FILE_BYTES = 8 << 20
 NUM_FILES = 4
@@ -49,6 +50,17 @@ def line_of(time: float, role: str, index: int, kind: Kind, text: str = "") -> E
 def encode(line: Event) -> bytes:
     """Return an event as in a file, with the end of its line."""
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def finite(value: Any) -> Any:
+    """Return a value with null for each number that JSON does not have."""
+    if isinstance(value, float):
+        return value if -_LARGEST < value < _LARGEST else None
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 class EventLog:

@@ -1,8 +1,10 @@
 """What commands say of a job that ends while it is asked something, or that lacks a log."""
 
 import errno
+import math
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,3 +149,12 @@ def test_a_log_that_may_not_be_read_ends_the_command_in_words(monkeypatch, capsy
     monkeypatch.setattr(choose, "find", lambda name: ForeignJob(ends=True))
     assert run_command(["logs", "clicks", "--follow"]) == 1
     assert capsys.readouterr().err == "error: logs/worker-0.log: Permission denied\n"
+
+
+def test_events_are_json_though_a_metric_is_no_number(monkeypatch, capsys):
+    event = {"time": 1.0, "event": "evaluation", "metrics": {"auc": math.nan, "loss": 0.5}}
+    job = SimpleNamespace(events=lambda follow, with_beats: [event])
+    monkeypatch.setattr(choose, "find", lambda name: job)
+    assert run_command(["events", "clicks", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert '"auc": null, "loss": 0.5' in line

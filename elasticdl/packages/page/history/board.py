@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from elasticdl.job import Role
+from elasticdl.observe.events import finite
 from elasticdl.packages.page.history import dips
 from elasticdl.packages.page.history.bins import Bins, Row
 from elasticdl.packages.page.history.bound import bound_of
@@ -27,7 +28,6 @@ _PARTS = 32  # in which the share of a label is told
 _FIRST_LETTER = ord("a")
 _FIRST_DIGIT = ord("0")
 _FACTS_SHOWN = 500
-_LARGEST = 1e300
 
 
 def board(
@@ -168,14 +168,3 @@ def _points(history: History, since: int) -> dict[str, list[dict[str, Any]]]:
     return {
         name: list(items) for name, items in sorts.items() if items and items[-1]["stamp"] > since
     }
-
-
-def finite(value: Any) -> Any:
-    """Return a value with null for each number that JSON does not have."""
-    if isinstance(value, float):
-        return value if -_LARGEST < value < _LARGEST else None
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
