@@ -42,7 +42,7 @@ from elasticdl.state.open import check_state, state_file
 _TRIES = 20
 _NEEDS_OF_SEEING = (
     Needs("dashboard_port", "dashboard", ("aiohttp", "prometheus_client")),
-    Needs("metrics_port", "dashboard", ("prometheus_client",)),
+    Needs("metrics_port", "dashboard", ("aiohttp", "prometheus_client")),
     Needs("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
 )
 

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from elasticdl.backends.known import known
+from elasticdl.cli import preflight
 from elasticdl.cli.flags import build_config
 from elasticdl.cli.model_file import has_tables
 from elasticdl.cli.preflight import check, defined_names
@@ -52,6 +53,15 @@ def test_a_job_that_can_work_passes_without_its_framework(place, command, words)
     before = sorted(place.rglob("*"))
     check(config(command, **words))
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("flag", ["dashboard_port", "metrics_port"])
+@pytest.mark.parametrize("package", ["aiohttp", "prometheus_client"])
+def test_a_port_needs_all_packages_of_its_server(place, monkeypatch, flag, package):
+    monkeypatch.setattr(preflight, "is_missing", lambda name: name == package)
+    words = {flag: "0", "distribution_strategy": "ParameterServerStrategy"}
+    with pytest.raises(ConfigError, match=rf"--{flag} needs a package that is missing \({package}"):
+        check(config(**words))
 
 
 def test_a_package_may_hold_the_functions_itself(place):
