@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -77,7 +78,7 @@ class Api:
 
     @classmethod
     def connect(cls, namespace: str = "") -> Api:
-        """Find the cluster of the kubeconfig, or the cluster of this pod.
+        """Find the cluster of the kubeconfig or, if there is no such file, the cluster of this pod.
 
         Args:
             namespace: The namespace; "" for the namespace of the kubeconfig's context, or of the
@@ -88,23 +89,41 @@ class Api:
         """
         config = library().config
         configuration = library().client.Configuration()
+        # Asked for here: the library reads KUBECONFIG once, when it is first imported.
+        file = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+        if not any(map(os.path.exists, file.split(os.pathsep))):
+            with contextlib.suppress(ConfigError):
+                return cls.in_pod(namespace)
         try:
-            try:
-                config.load_incluster_config(client_configuration=configuration)
-                found = _namespace_of_pod()
-            except config.ConfigException:
-                # Asked for here: the library reads KUBECONFIG once, when it is first imported.
-                file = os.environ.get("KUBECONFIG")
-                config.load_kube_config(file, client_configuration=configuration)
-                _, context = config.list_kube_config_contexts(file)
-                found = context["context"].get("namespace", "default")
-        except (config.ConfigException, OSError, TypeError) as error:
+            config.load_kube_config(file, client_configuration=configuration)
+            _, context = config.list_kube_config_contexts(file)
+        except (config.ConfigException, OSError, TypeError, ValueError, _yaml_error()) as error:
             raise ConfigError(
                 f"no Kubernetes cluster is known: {error}; expected the file that kubectl uses "
                 "(~/.kube/config, or KUBECONFIG)"
             ) from error
+        return cls._of(configuration, namespace or context["context"].get("namespace") or "default")
+
+    @classmethod
+    def in_pod(cls, namespace: str = "") -> Api:
+        """Find the cluster of this pod, whatever kubeconfig the user's image or settings bring.
+
+        Raises:
+            ConfigError: This process is in no pod, or may not use the API.
+        """
+        config = library().config
+        configuration = library().client.Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+            found = _namespace_of_pod()
+        except (config.ConfigException, OSError) as error:
+            raise ConfigError(f"expected to be in a pod with a service account: {error}") from error
+        return cls._of(configuration, namespace or found)
+
+    @classmethod
+    def _of(cls, configuration: Any, namespace: str) -> Api:
         configuration.connection_pool_maxsize = 16
-        return cls(library().client.ApiClient(configuration), namespace or found)
+        return cls(library().client.ApiClient(configuration), namespace)
 
     def path(self, kind: str, name: str = "") -> str:
         """Return the path of objects of this namespace: `path("pods")`, `path("jobs", "a")`."""
@@ -252,6 +271,12 @@ def _http_error() -> type[Exception]:
     from urllib3.exceptions import HTTPError
 
     return HTTPError
+
+
+def _yaml_error() -> type[Exception]:
+    from yaml import YAMLError
+
+    return YAMLError
 
 
 def _namespace_of_pod() -> str:

@@ -38,7 +38,7 @@ def make_launcher(config: JobConfig, on_event: OnEvent, authority: JobAuthority 
     Raises:
         ConfigError: This process is not in the pod of a master.
     """
-    api = Api.connect()
+    api = Api.in_pod()
     master = f"{names.host_of_master(config, api.namespace)}:{config.cluster.master_port}"
     files = Path(names.SETTINGS_DIR, names.MODEL_FILES_KEY)
     sends = config.of(KubernetesSection).sends_model_zoo
@@ -59,7 +59,7 @@ def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
     without use after the end are deleted.
     """
     has_ended = code != process.STOPPED_EXIT_CODE
-    api, job_name, uid = Api.connect(), config.cluster.job_name, os.environ[names.OWNER_VARIABLE]
+    api, job_name, uid = Api.in_pod(), config.cluster.job_name, os.environ[names.OWNER_VARIABLE]
     if not has_ended and not suspension.is_suspended(api, job_name, uid):
         return
     change: Resource = {}

@@ -45,7 +45,7 @@ def main() -> None:
     try:
         config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
         tls_dir = _TLS_PLACE if config.cluster.tls == "job" else None
-        api = Api.connect()
+        api = Api.in_pod()
         os.environ[names.CONTROLLER_VARIABLE] = own(api, config, uid)
         token_file = find_token(api, config, uid, Path(names.SECRET_DIR), _TOKEN_PLACE)
         if tls_dir is not None:

@@ -69,7 +69,7 @@ def main() -> None:
     log_as("master")
     try:
         config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
-        _end_replicas(Api.connect(), config, os.environ[names.OWNER_VARIABLE])
+        _end_replicas(Api.in_pod(), config, os.environ[names.OWNER_VARIABLE])
     except ElasticdlError as error:
         log.error("%s: %s", type(error).__name__, error)
     sys.exit(STOPPED_EXIT_CODE)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from elasticdl.errors import ConfigError
+from elasticdl.packages.kubernetes import client as api_client
 from elasticdl.packages.kubernetes.client import Api
 
 pytest.importorskip("kubernetes")
@@ -30,11 +31,30 @@ def write_kubeconfig(path, namespace):
     )
 
 
-@pytest.mark.parametrize("namespace", ["first", "second"])
-def test_the_cluster_is_that_of_the_variable_as_it_is_now(namespace, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("namespace", "found"), [("first", "first"), ("second", "second"), ("", "default")]
+)
+def test_the_cluster_is_that_of_the_variable_as_it_is_now(namespace, found, tmp_path, monkeypatch):
     write_kubeconfig(tmp_path / "config", namespace)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    assert Api.connect().namespace == namespace
+    assert Api.connect().namespace == found
+
+
+def test_in_a_pod_a_kubeconfig_wins_but_for_a_master(tmp_path, monkeypatch):
+    monkeypatch.setattr("kubernetes.config.load_incluster_config", lambda **words: None)
+    monkeypatch.setattr(api_client, "_namespace_of_pod", lambda: "of-the-pod")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert Api.connect().namespace == "of-the-pod"
+    write_kubeconfig(tmp_path / "config", "of-the-file")
+    assert Api.connect().namespace == "of-the-file"
+    assert Api.in_pod().namespace == "of-the-pod"
+
+
+def test_a_file_that_is_no_kubeconfig_is_told(tmp_path, monkeypatch):
+    (tmp_path / "config").write_text("a: [")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(ConfigError, match=r"(?s)no Kubernetes cluster is known: .*flow node"):
+        Api.connect()
 
 
 def test_without_a_cluster_the_error_says_where_it_was_looked_for(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def test_a_failed_master_has_no_successor_however_large_its_picture(
 ):
     api = PlayedApi("uid-1")
     monkeypatch.setenv(names.OWNER_VARIABLE, "uid-1")
-    monkeypatch.setattr(in_master.Api, "connect", lambda: api)
+    monkeypatch.setattr(in_master.Api, "in_pod", lambda: api)
     (tmp_path / process.PICTURE_FILE).write_text("x" * size)
     tell_end(settle(make_config()), tmp_path, code)
     assert api.spec == ({"backoffLimit": 0} if code else {})
@@ -80,7 +80,7 @@ def test_a_master_whose_job_was_deleted_leaves_the_next_job_of_its_name_alone(
 ):
     api = PlayedApi("uid-of-the-next")
     monkeypatch.setenv(names.OWNER_VARIABLE, "uid-1")
-    monkeypatch.setattr(in_master.Api, "connect", lambda: api)
+    monkeypatch.setattr(in_master.Api, "in_pod", lambda: api)
     for name in (process.PICTURE_FILE, process.BEFORE_FILE):
         (tmp_path / name).write_text("x")
     tell_end(settle(make_config()), tmp_path, code)
