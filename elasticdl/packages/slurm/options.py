@@ -31,9 +31,10 @@ def words_of(config: JobConfig, role: Role, job_dir: Path, num_tasks: int = 0) -
         ConfigError: Slurm has no such resource.
     """
     slurm = config.of(SlurmSection)
+    output = str(job_dir / FOLDER / f"{role}.out").replace("%", "%%")  # for Slurm a sign of its own
     words = [
         f"--job-name={_task_name(config, role)}",
-        f"--output={job_dir / FOLDER / f'{role}.out'}",
+        f"--output={output}",
         "--open-mode=append",
         "--requeue",
         f"--signal=B:TERM@{NOTICE_SECONDS}",

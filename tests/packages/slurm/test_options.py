@@ -49,6 +49,11 @@ def test_a_script_runs_in_a_folder_of_any_name_and_holds_no_secret():
     )
 
 
+def test_slurm_writes_into_a_folder_of_any_name():
+    words = words_of(configure(), Role.PS, Path("/jobs/50%j"))
+    assert "--output=/jobs/50%%j/slurm/ps.out" in words
+
+
 def test_a_job_goes_on_in_another_partition(tmp_path):
     job = configure(job_dir=str(tmp_path / "job"), slurm_partition="a")
     folder = prepare(job)
