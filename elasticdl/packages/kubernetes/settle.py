@@ -162,12 +162,15 @@ def _check_queue(config: JobConfig) -> None:
 
 def _check_destinations(config: JobConfig) -> None:
     checkpoint = config.checkpoint
-    for flag, path in (
-        ("job_dir", config.cluster.job_dir),
-        ("checkpoint_dir", checkpoint.checkpoint_dir),
-        ("output", checkpoint.output),
-        ("export_tables", checkpoint.export_tables),
-    ):
+    places = {
+        "job_dir": config.cluster.job_dir,
+        "checkpoint_dir": checkpoint.checkpoint_dir,
+        "output": checkpoint.output,
+        "export_tables": checkpoint.export_tables,
+        "tensorboard_log_dir": config.seeing.tensorboard_log_dir,
+        **{k: v for each in config.package_sections() for k, v in each.destinations.items()},
+    }
+    for flag, path in places.items():
         if path is None or is_remote(path) or is_on_volume(config, str(path)):
             continue
         found = ", ".join(volume.mount_path for volume in config.of(KubernetesSection).volumes())

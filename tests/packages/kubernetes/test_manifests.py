@@ -291,7 +291,13 @@ def test_recovery_checkpoints_need_a_folder_that_all_see(make_config):
     ]
 
 
-@pytest.mark.parametrize("flag", ["checkpoint_dir", "output", "export_tables", "job_dir"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("checkpoint_dir", "output", "export_tables", "job_dir"),
+        *("export_dir", "tensorboard_log_dir"),
+    ],
+)
 def test_results_where_pods_cannot_write_are_refused(make_config, flag):
     with pytest.raises(ConfigError, match=f"--{flag}=/database/x: the pods cannot write .* /data"):
         settle(make_config(**{flag: "/database/x"}))
