@@ -230,9 +230,8 @@ def _of_tables(history: History) -> Iterator[Metric]:
     hits = CounterMetricFamily(
         "elasticdl_table_keys_found", "Those that had a row already.", labels=["table"]
     )
-    names = tables["names"]
     for family, counts in ((pulled, "pulled"), (hits, "found")):
-        for name, count in islice(zip(names, tables.get(counts, ()), strict=False), _MOST_NAMES):
+        for name, count in islice(history.keys[counts].items(), _MOST_NAMES):
             family.add_metric([name], count)
     yield from (pulled, hits)
 

@@ -47,6 +47,15 @@ def test_the_sum_of_staleness_grows_when_its_mean_falls():
         assert [f.value for f in found if f.name == "elasticdl_update_staleness_sum"] == [total]
 
 
+def test_keys_of_a_ps_replica_that_is_replaced_stay_counted():
+    history = History()
+    for pulled, found, told in ((1_000, 600, 1_000), (400, 200, 1_000), (450, 230, 1_050)):
+        rows = {"names": ["user"], "rows": [9], "num_bytes": [9]}
+        history.add(fact(BEGAN, "tables", pulled=[pulled], found=[found], **rows))
+        assert value(JobCollector(history), "elasticdl_table_keys_pulled") == told
+    assert value(JobCollector(history), "elasticdl_table_keys_found") == 630
+
+
 def test_seconds_that_a_ps_replica_moves_to_another_label_stay_until_more_have_passed():
     now = [0.0]
     labels = LabelClock(lambda: now[0], seconds_before=0.0)

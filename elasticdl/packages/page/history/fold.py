@@ -63,6 +63,7 @@ class History:
     picture: The newest event `picture`.
     tables: The newest event `tables`.
     data: The findings of the look at the data before the first record.
+    keys: How many keys of each table were "pulled" and "found" so far, over all ps replicas.
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,7 @@ class History:
         self.counts: Counter[str] = Counter()  # of facts, by kind
         self.picture: Event = {}
         self.tables: Event = {}
+        self.keys: dict[str, Counter[str]] = {"pulled": Counter(), "found": Counter()}
         self.data: list[str] = []
         self.phase, self.message = "pending", ""
         self.ended: float | None = None
@@ -180,6 +182,12 @@ class History:
         self.picture = event
 
     def _tabled(self, event: Event) -> None:
+        old = self.tables
+        for what, sums in self.keys.items():
+            before = dict(zip(old.get("names", ()), old.get(what, ()), strict=False))
+            for name, count in zip(event["names"], event.get(what, ()), strict=False):
+                # A ps replica counts from its own start, so the count falls when one is replaced.
+                sums[name] += max(0, count - before.get(name, 0))
         self.tables = event
 
     # --- facts -----------------------------------------------------------------------------------
