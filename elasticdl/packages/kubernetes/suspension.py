@@ -80,23 +80,25 @@ def _end_replicas(api: Api, config: JobConfig, uid: str) -> None:
     job_name = config.cluster.job_name
     if not is_suspended(api, job_name, uid):
         return
-    deadline = time.monotonic() + _HAND_OVER_SECONDS
+    deadline, never = time.monotonic() + _HAND_OVER_SECONDS, Event()
+
+    def failed(error: ApiError) -> None:
+        log.warning("the processes of the suspended Job cannot be asked to end yet: %s", error)
+
     for role in END_ORDER:
         asked: set[str] = set()
-        while pods := _pods_of(api, job_name, role, uid):
+        while pods := persistently(partial(_pods_of, api, job_name, role, uid), never, failed):
             for name in set(pods) - asked:
                 log.info("the Job is suspended: %s hands over and goes", name)
-                persistently(
-                    partial(api.delete, api.path("pods", name), GRACE_SECONDS),
-                    Event(),
-                    lambda error: log.warning("a pod cannot be deleted yet: %s", error),
-                )
+                ask = partial(api.delete, api.path("pods", name), GRACE_SECONDS)
+                persistently(ask, never, failed)
             asked |= set(pods)
             if time.monotonic() >= deadline:
                 break  # the others are asked as well, before this process is killed
             time.sleep(_LOOK_SECONDS)
     if config.of(KubernetesSection).queue_name:
-        api.delete(api.path("jobs", names.minimum_of(job_name)))
+        leave = partial(api.delete, api.path("jobs", names.minimum_of(job_name)))
+        persistently(leave, never, failed)
 
 
 def _pods_of(api: Api, job_name: str, role: Role, uid: str) -> list[str]:

@@ -7,6 +7,7 @@ from elasticdl.packages.kubernetes import in_master, names
 from elasticdl.packages.kubernetes.client import Api, ApiError
 from elasticdl.packages.kubernetes.in_master import leftovers, tell_end
 from elasticdl.packages.kubernetes.settle import settle
+from elasticdl.packages.kubernetes.suspension import _end_replicas
 from elasticdl.runtime import process
 from tests.packages.kubernetes.fake_api_server import FakeApiServer
 
@@ -34,18 +35,19 @@ def test_keys_settings_and_service_are_of_no_use_after_the_end(make_config):
 
 
 class PlayedApi(Api):
-    """Takes annotations of the size that Kubernetes takes; each first look at an object fails."""
+    """Takes annotations of the size that Kubernetes takes; each first request fails."""
 
     def __init__(self, uid):
         super().__init__(None, "team")
         self.job = {"metadata": {"uid": uid}, "spec": {"suspend": True}}
         self.spec, self.annotations, self.deleted, self.asked = {}, {}, [], set()
+        self.pods = {}
 
     def get(self, path, **query):
         if path not in self.asked:
             self.asked.add(path)
             raise ApiError(503, "away")
-        return self.job if "/jobs/" in path else {"items": []}
+        return self.job if "/jobs/" in path else {"items": list(self.pods.values())}
 
     def patch(self, path, body):
         annotations = body.get("metadata", {}).get("annotations", {})
@@ -56,6 +58,10 @@ class PlayedApi(Api):
         return {}
 
     def delete(self, path, grace_seconds=None):
+        if path not in self.asked:
+            self.asked.add(path)
+            raise ApiError(429, "later")
+        self.pods.pop(path, None)
         self.deleted.append(path)
 
 
@@ -85,3 +91,13 @@ def test_a_master_whose_job_was_deleted_leaves_the_next_job_of_its_name_alone(
         (tmp_path / name).write_text("x")
     tell_end(settle(make_config()), tmp_path, code)
     assert (api.spec, api.annotations, api.deleted) == ({}, {}, [])
+
+
+def test_a_master_that_had_not_begun_ends_the_pods_of_its_suspended_job(make_config):
+    api = PlayedApi("uid-1")
+    path = api.path("pods", "test-edl-ps-0-ab")
+    about = {"name": "test-edl-ps-0-ab", "ownerReferences": [{"uid": "uid-1"}]}
+    api.pods[path] = {"metadata": about, "spec": {}, "status": {}}
+    config = make_config(queue_name="team", job_dir="/data/jobs/a")
+    _end_replicas(api, settle(config), "uid-1")
+    assert api.deleted == [path, api.path("jobs", "test-edl-minimum")]
