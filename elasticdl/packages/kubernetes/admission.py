@@ -25,11 +25,13 @@ from elasticdl.packages.kubernetes import names
 from elasticdl.packages.kubernetes.client import Api, ApiError
 from elasticdl.packages.kubernetes.pods import Manifest
 from elasticdl.packages.kubernetes.resource import Resource
+from elasticdl.packages.kubernetes.retry import given_up_after, persistently
 from elasticdl.packages.kubernetes.settings import KubernetesSection
 from elasticdl.settings.resources import parse_quantity
 
 CONTROLLER = "elasticdl.org/master"
 _LOOK_SECONDS = 1.0
+_GIVE_UP_SECONDS = 2.0  # the master is killed soon
 
 log = logging.getLogger(__name__)
 
@@ -160,10 +162,18 @@ class Admission:
         self._closed.set()
 
     def give_up(self) -> None:
-        """Leave the queue, so that the admitted room is free for others."""
+        """Look no more, and leave the queue, so that the admitted room is free for others."""
         self.close()
+        self._thread.join(_GIVE_UP_SECONDS)  # else it might make the Job again
         try:
-            self._api.delete(self._path)
+            with given_up_after(_GIVE_UP_SECONDS) as given_up:
+                persistently(
+                    lambda: self._api.delete(self._path),
+                    given_up,
+                    lambda error: log.warning(
+                        "the Job %s is not deleted yet: %s", self._name, error
+                    ),
+                )
         except ApiError as error:
             log.error("the Job %s is not deleted: %s", self._name, error)
 

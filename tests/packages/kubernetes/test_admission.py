@@ -1,6 +1,7 @@
 """A job in a queue asks for pods when there is room for its minimum, and gives them back."""
 
 import json
+import threading
 
 import pytest
 from kubernetes import client
@@ -8,7 +9,13 @@ from kubernetes import client
 from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, Started
-from elasticdl.packages.kubernetes.admission import members_of_minimum, minimum_job, place
+from elasticdl.packages.kubernetes.admission import (
+    CONTROLLER,
+    Admission,
+    members_of_minimum,
+    minimum_job,
+    place,
+)
 from elasticdl.packages.kubernetes.client import Api, ApiError
 from elasticdl.packages.kubernetes.in_master import leftovers
 from elasticdl.packages.kubernetes.job import KubernetesJob
@@ -170,6 +177,42 @@ def test_a_queue_that_is_not_there_is_refused_before_the_job_is_made():
 def test_who_may_not_look_for_a_queue_may_wait_in_it():
     check_queue(Cut(403), "a")
     check_queue(Cut(403, kueue_x_k8s_io=KUEUE), "a")
+
+
+class SlowApi:
+    """Says after a while that there is no Job; its first deletion fails."""
+
+    def __init__(self):
+        self.asked, self.is_asked, self.may_answer = [], threading.Event(), threading.Event()
+
+    def path(self, kind, name=""):
+        return kind
+
+    def get(self, path):
+        self.is_asked.set()
+        self.may_answer.wait(100)
+        raise ApiError(404, "no such Job")
+
+    def create(self, path, job):
+        self.asked.append("create")
+        return job
+
+    def delete(self, path):
+        self.asked.append("delete")
+        if self.asked.count("delete") == 1:
+            raise ApiError(503, "away")
+
+
+def test_a_queue_that_was_left_is_not_joined_again():
+    api = SlowApi()
+    about = {"name": "a-minimum", "ownerReferences": [{"uid": "uid-1"}]}
+    job = {"metadata": about, "spec": {"suspend": True, "managedBy": CONTROLLER}}
+    admission = Admission(api, job, lambda: None, lambda: (False, False))
+    assert api.is_asked.wait(100)
+    threading.Timer(0.3, api.may_answer.set).start()
+    admission.give_up()
+    admission._thread.join(100)
+    assert api.asked == ["create", "delete", "delete"]
 
 
 # --- a launcher, and a queue that the test plays --------------------------------------------------
