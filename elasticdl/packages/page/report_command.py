@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.text import Text
 from elasticdl.cli.terminal import LocalPath, Terminal
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
+from elasticdl.runtime import open_files
 
 if TYPE_CHECKING:  # what --help need not wait for
     from elasticdl.job.status import JobStatus
@@ -96,8 +96,7 @@ def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) 
     from elasticdl.packages.page.history.fold import History
 
     # The log of each process is a file or more, and all are read side by side.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    open_files.raise_limit()
     events, config, folder, end = _job(name)
     history = History.of(events)
     if not history.version:
