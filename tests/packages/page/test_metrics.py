@@ -17,6 +17,10 @@ from elasticdl.packages.page.metrics import JobCollector
 from elasticdl.packages.page.own_metrics import OwnMetrics
 from tests.packages.page.test_history import BEGAN, fact, progress
 
+PLAYED_CORE = SimpleNamespace(
+    config=SimpleNamespace(command="evaluate"), tasks=SimpleNamespace(per_epoch=0)
+)
+
 
 def value(collector, name):
     (metric,) = [each for each in collector.collect() if each.name == name]
@@ -35,16 +39,30 @@ def test_records_are_as_many_when_cells_are_added_together(name, records):
 
 
 def test_the_sum_of_staleness_grows_when_its_mean_falls():
-    core = SimpleNamespace(
-        config=SimpleNamespace(command="evaluate"), tasks=SimpleNamespace(per_epoch=0)
-    )
     history = History()
     for total, count in ((123_455_000, 10**8), (123_455_010, 10**8 + 1_000)):
         status = replace(no_status("job", 1), mean_staleness=total / count)
         status = replace(status, staleness_histogram=(0, count))
-        history.add(fact(BEGAN, "picture", **picture_event(core, status).fields))
+        history.add(fact(BEGAN, "picture", **picture_event(PLAYED_CORE, status).fields))
         found = [each for metric in JobCollector(history).collect() for each in metric.samples]
         assert [f.value for f in found if f.name == "elasticdl_update_staleness_sum"] == [total]
+
+
+def test_a_failed_job_that_goes_on_is_in_the_phase_of_its_picture():
+    history = History()
+
+    def phase():
+        (metric,) = [m for m in JobCollector(history).collect() if m.name == "elasticdl_job_phase"]
+        return [each.labels[metric.name] for each in metric.samples if each.value]
+
+    history.add(fact(BEGAN, "phase", phase="training"))
+    history.add(fact(BEGAN + 1, "ended", phase="failed"))
+    assert phase() == ["failed"]
+    history.add(fact(BEGAN + 2, "resumed"))
+    assert phase() == ["pending"]
+    picture = picture_event(PLAYED_CORE, replace(no_status("job", 1), status="running")).fields
+    history.add(fact(BEGAN + 3, "picture", **picture))
+    assert phase() == ["training"]
 
 
 def test_keys_of_a_ps_replica_that_is_replaced_stay_counted():

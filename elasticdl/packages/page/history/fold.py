@@ -180,6 +180,8 @@ class History:
 
     def _pictured(self, event: Event) -> None:
         self.picture = event
+        if self.phase == "pending":  # no event tells to which phase a job was resumed
+            self.phase = event["status"]
 
     def _tabled(self, event: Event) -> None:
         old = self.tables
@@ -228,7 +230,8 @@ class History:
         self.data = list(event["lines"])
 
     def _resumed(self, event: Event) -> None:
-        self.ended = None
+        if self.ended is not None:
+            self.ended, self.phase = None, "pending"
 
     def _ended(self, event: Event) -> None:
         self.phase, self.ended = event["phase"], float(event["time"])
