@@ -16,6 +16,7 @@ from elasticdl.packages.kubernetes.resource import Resource
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _SILENCE_SECONDS = 120.0  # of a watch; the server sends a bookmark about once a minute
+_MOST_WORDS = 200  # characters of an answer that the API server has not written
 _QUOTA = "exceeded quota"
 _TRANSIENT = {401, 408, 425, 429, 500, 502, 503, 504}  # 401: the token was renewed just now
 _PATCH = "application/strategic-merge-patch+json"
@@ -259,7 +260,9 @@ def _refusal(response: Any) -> ApiError:
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
-        message = text.strip() or f"HTTP status {response.status}"
+        # The page of a proxy, say; it comes with each try.
+        said = " ".join(text.split())[:_MOST_WORDS]
+        message = f"HTTP status {response.status}" + (f": {said}" if said else "")
     try:
         retry_after = float(response.headers.get("Retry-After", 0))
     except ValueError:

@@ -1,6 +1,7 @@
 """Which cluster is meant, by the file that kubectl uses."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,3 +62,11 @@ def test_without_a_cluster_the_error_says_where_it_was_looked_for(tmp_path, monk
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=r"no Kubernetes cluster is known.*KUBECONFIG"):
         Api.connect()
+
+
+def test_the_page_of_a_proxy_is_cut_to_a_line():
+    page = b"<html>\n<h1>502 Bad Gateway</h1>\n" + b"<hr>" * 1_000
+    error = api_client._refusal(SimpleNamespace(data=page, status=502, headers={}))
+    assert str(error).startswith("HTTP status 502: <html> <h1>502 Bad Gateway</h1> <hr>")
+    assert len(str(error)) < 250
+    assert error.is_transient
