@@ -69,6 +69,14 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_no_recordings(job, tm
     assert not job.left()
 
 
+def test_what_came_too_late_for_an_earlier_command_goes(job, tmp_path):
+    (job.folder / "012345012345.ps-0.json").write_text("{}")
+    (job.folder / "012345012345.worker-1.framework" / "plugins").mkdir(parents=True)
+    told = CliRunner().invoke(profile, ["job", f"--output={tmp_path / 'trace.json'}"])
+    assert told.exit_code == 0, told.exception
+    assert not job.left()
+
+
 @pytest.mark.parametrize(("name", "beside"), [("t.json", "t"), ("t", "t.framework")])
 def test_the_own_profile_of_a_framework_lies_beside_the_file(name, beside, job, tmp_path):
     (job.folder / "abcdefabcdef.worker-0.framework").mkdir()
