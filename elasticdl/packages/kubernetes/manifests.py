@@ -61,14 +61,14 @@ def pack(folder: Path, what: str = "--model_zoo") -> Packed:
     size = 0
     for path in sorted(_files(folder)):
         place = path.relative_to(folder).as_posix()
-        content = path.read_bytes()
-        size += len(content)
+        size += path.stat().st_size  # before the file is read, which may be one of data
         if size > MAX_BYTES - _SPARE_BYTES:
             raise ConfigError(
                 f"{what}={folder}: more than 1 MiB of files, which is what a ConfigMap takes: "
                 "put the folder into an image (elasticdl zoo build; --image_name), or on a volume "
                 f"(--volume; {what} is then its path in the pods, with --send_model_zoo=false)"
             )
+        content = path.read_bytes()
         key = _key(place, packed.paths)
         packed.paths[key] = place
         try:
