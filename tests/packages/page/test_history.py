@@ -7,6 +7,7 @@ import pytest
 
 from elasticdl.job import Label, Role
 from elasticdl.packages.page.document import asset
+from elasticdl.packages.page.history import dips
 from elasticdl.packages.page.history.bins import NUM_CELLS
 from elasticdl.packages.page.history.board import board, cells
 from elasticdl.packages.page.history.dips import dips_of
@@ -199,6 +200,14 @@ def test_dip_without_a_fact_has_what_workers_did_meanwhile_as_its_cause():
     history = History.of(beats(60, lambda s: "wait for data" if 30 <= s < 33 else "train"))
     (dip,) = dips_of(history)
     assert dip.cause == "workers waited for data"
+
+
+def test_the_seconds_of_all_workers_are_added_up_once_for_all_dips(monkeypatch):
+    asked, add_up = [], dips._of_workers
+    monkeypatch.setattr(dips, "_of_workers", lambda one: asked.append(one) or add_up(one))
+    history = History.of(beats(120, lambda s: "wait for data" if 20 < s % 40 < 26 else "train"))
+    assert len(dips_of(history)) == 3
+    assert asked == [history]
 
 
 def test_dip_that_an_evaluation_explains_is_not_laid_to_a_checkpoint_beside_it():

@@ -95,12 +95,15 @@ def dips_of(history: History) -> list[Dip]:
     usual = _usual(rates[first:stop])
     is_slow = rates[first:stop] < SHARE * usual
     found = []
-    for begin, end in _runs(is_slow):
+    runs = _runs(is_slow)[-_MOST_DIPS:]
+    labels = _of_workers(history) if runs else None  # once: a job may have thousands of workers
+    for begin, end in runs:
         share = float(np.sum(rates[first + begin : first + end]) / np.sum(usual[begin:end]))
         times = [bins.began + (first + cell) * bins.step for cell in (begin, end)]
-        cause = _cause(history, first + begin, first + end, times[0], times[1])
+        label, more = _what_grew(labels, first + begin, first + end)
+        cause = _cause(history, label, more, times[0], times[1])
         found.append(Dip(times[0], times[1], round(share, 3), cause))
-    return found[-_MOST_DIPS:]
+    return found
 
 
 def _usual(rates: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -124,8 +127,8 @@ def _runs(is_slow: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def _cause(history: History, first: int, stop: int, begin: float, end: float) -> str:
-    """Return the fact that explains a dip, else what workers did more than usual."""
+def _cause(history: History, label: str, more: float, begin: float, end: float) -> str:
+    """Return the fact that explains a dip, else what workers did more than usual (`_what_grew`)."""
     earliest, latest = begin - _LOOK_BACK_SECONDS, end + history.bins.step
     near = [
         fact
@@ -133,7 +136,6 @@ def _cause(history: History, first: int, stop: int, begin: float, end: float) ->
         if fact["event"] in _CAUSES
         and earliest <= fact["time"] <= (latest if fact["event"] in _TOLD_AFTERWARDS else end)
     ]
-    label, more = _what_grew(history, first, stop)
     # The workers' own time shows the cause, so frequent facts beside it are chance.
     if label in _TELLING and more >= _MOST:
         near = [fact for fact in near if fact["event"] not in _OUTWEIGHED]
@@ -143,15 +145,22 @@ def _cause(history: History, first: int, stop: int, begin: float, end: float) ->
     return _WORDS[label]
 
 
-def _what_grew(history: History, first: int, stop: int) -> tuple[str, float]:
+def _of_workers(history: History) -> NDArray[np.float64] | None:
+    """Return the seconds of all workers by cell and label; None if there are none."""
+    rows = [lane.row.amounts for lane in history.lanes if lane.role == Role.WORKER]
+    sums = np.zeros_like(rows[0]) if rows else None
+    for row in rows:
+        sums += row
+    return sums
+
+
+def _what_grew(sums: NDArray[np.float64] | None, first: int, stop: int) -> tuple[str, float]:
     """Return the label that took more of the workers' time than in the rest of the job.
 
     Also return the difference of the shares.
     """
-    rows = [lane.row.amounts for lane in history.lanes if lane.role == Role.WORKER]
-    if not rows:
+    if sums is None:
         return str(Label.TRAIN), 0.0
-    sums = np.sum(rows, axis=0)
     inside, all_of_it = sums[first:stop].sum(axis=0), sums.sum(axis=0)
     grown = _shares(inside) - _shares(all_of_it - inside)
     most = int(np.argmax(grown))
