@@ -69,7 +69,10 @@ class KubernetesSubmitter:
         except ApiError as error:
             if error.code in (400, 404):
                 return None
-            raise
+            raise LaunchError(
+                f"there is no folder of a job {name!r} here, and the Kubernetes cluster does not "
+                f"say whether it has the job: {error}"
+            ) from error
         # A Job that stands in a queue for a job has the label too, and another name.
         is_ours = found["metadata"].get("labels", {}).get(names.JOB_LABEL) == job_name
         return KubernetesJob(api, job_name) if is_ours else None

@@ -67,5 +67,5 @@ def test_a_server_is_not_asked_for_a_folder(monkeypatch, name):
     monkeypatch.setattr(Api, "get", forbidden)
     assert KubernetesSubmitter().find(name) is None
     assert KubernetesSubmitter().places_of(name) == ""
-    with pytest.raises(ApiError, match="forbidden"):
-        KubernetesSubmitter().find("team/clicks")
+    with pytest.raises(LaunchError, match=r"no folder of a job 'jobs/clicks' .*: forbidden"):
+        KubernetesSubmitter().find("jobs/clicks")
