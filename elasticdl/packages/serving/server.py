@@ -184,7 +184,7 @@ class Server:
     async def _follow_once(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._load, self._versions.next, self.version)
+            found = await loop.run_in_executor(self._load, self._next)
             if found is not None:
                 await loop.run_in_executor(self._compute, self._put_in_place, found)
         except Exception as error:
@@ -197,15 +197,26 @@ class Server:
             self._tell("the export is sound again")
         self._problem = ""
 
-    def _put_in_place(self, version: Version) -> None:
+    def _next(self) -> Scorer | None:
+        """Load the version to serve, if it is another one, and its program."""
+        version = self._versions.next(self.version)
+        return None if version is None else Scorer.of(version, self._scorer)
+
+    def _put_in_place(self, found: Scorer) -> None:
         """Score with another version from now on; called in the thread that computes."""
-        before = self._scorer
-        self._scorer = Scorer.load(version) if before is None else before.with_version(version)
+        try:
+            found.ready()
+        except BaseException:
+            if self._scorer is not None:
+                self._scorer.ready()  # they may have the same program
+            raise
+        self._scorer = found
         self.metrics.loaded.inc()
-        kind = "base" if version.manifest.is_base else "delta"
+        manifest = found.version.manifest
+        kind = "base" if manifest.is_base else "delta"
         self._tell(
-            f"version {version.manifest.number} ({kind}) is served, of model version "
-            f"{version.manifest.model_version:,}"
+            f"version {manifest.number} ({kind}) is served, of model version "
+            f"{manifest.model_version:,}"
         )
 
     def _refuse(self, error: Exception) -> None:

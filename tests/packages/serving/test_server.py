@@ -75,9 +75,9 @@ class Exporting:
         self._thread.join()
         self.job.close()
 
-    def export(self):
+    def export(self, program=PROGRAM):
         self.job.update(self.rng, np.arange(20))
-        return publish(self.publisher, self.job).number
+        return publish(self.publisher, self.job, program).number
 
     def expected(self, ids):
         """What the job's own parameters give; 0.05 is the centre of both tables."""
@@ -134,6 +134,28 @@ def test_each_version_is_answered_with_as_it_comes(exporting):
         assert (status, said["version"], said["model_version"]) == (200, number, number)
         predictions = np.array(said["predictions"], np.float32)
         np.testing.assert_array_equal(predictions, exporting.expected([0, 7, 19, 499]))
+
+
+def test_requests_are_answered_while_another_program_is_loaded(exporting, monkeypatch):
+    exporting.export()
+    exporting.wait_for_version(1)
+    before, begun, goes_on = exporting.predict([3]), threading.Event(), threading.Event()
+
+    def load_slowly(folder):
+        begun.set()
+        assert goes_on.wait(60)
+        return Program()
+
+    monkeypatch.setattr(model, "load_served", load_slowly)
+    exporting.export(program_at(exporting.directory, "another"))
+    try:
+        assert begun.wait(30)
+
+        assert exporting.predict([3]) == before
+    finally:
+        goes_on.set()
+    exporting.wait_for_version(2)
+    assert exporting.predict([3])[1]["predictions"] == pytest.approx(exporting.expected([3]))
 
 
 def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(exporting):
