@@ -237,7 +237,6 @@ class Server:
     # --- answers ---------------------------------------------------------------------------------
 
     async def _answer_safely(self, request: web.BaseRequest) -> web.StreamResponse:
-        began = time.perf_counter()
         self._busy.add(request.protocol)
         # From here on the connection is no longer quiet, whatever the last look said.
         self._places.asks(request.protocol)
@@ -259,8 +258,6 @@ class Server:
         finally:
             self._busy.discard(request.protocol)
         self.metrics.requests.labels(str(response.status)).inc()
-        if request.path == "/v1/predict":
-            self.metrics.seconds.observe(time.perf_counter() - began)
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
@@ -325,7 +322,8 @@ class Server:
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            content, version = await loop.run_in_executor(self._compute, work)
+            with self.metrics.seconds.time():
+                content, version = await loop.run_in_executor(self._compute, work)
         finally:
             self._waiting -= 1
         return content, version, ARROW if is_arrow else "application/json"

@@ -388,6 +388,8 @@ def test_a_request_whose_body_does_not_come_is_answered_so(exporting, monkeypatc
     with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
         connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         assert b" 408 " in connection.recv(100)
+    # Nothing was scored, so the time of the client is no time of the server.
+    assert b"elasticdl_serve_request_seconds_count 0.0" in exporting.ask("GET", "/metrics")[1]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 100.0])
