@@ -301,6 +301,21 @@ def test_what_is_not_right_is_refused_by_name(exported, harm, said):
     assert served(loaded) == before
 
 
+def test_a_version_that_is_removed_while_it_is_loaded_names_the_flag(
+    exported, tmp_path, monkeypatch
+):
+    directory, _follower, _loaded = exported
+    program = Versions._program
+
+    def removed_meanwhile(self, manifest):
+        shutil.rmtree(directory / folder_of(1))
+        return program(self, manifest)
+
+    monkeypatch.setattr(Versions, "_program", removed_meanwhile)
+    with pytest.raises(ExportError, match=r"version 1: it was removed while .* --keep_exports"):
+        Versions(directory, tmp_path).next(None)
+
+
 def test_a_program_in_the_place_of_another_one_is_refused(exported, tmp_path):
     directory, _follower, _loaded = exported
     another = write_program(directory, lambda folder: (folder / "file").write_text("y"))
