@@ -246,6 +246,13 @@ def test_a_message_without_an_event_time_is_not_readable(value):
     assert found.times.tolist() == [5.0, 5.0]
 
 
+@pytest.mark.parametrize("beside", ["6", "soon"])
+def test_an_event_time_with_a_zero_byte_is_not_readable_whatever_is_beside_it(beside):
+    messages = encode_examples({"ts": ["5\0", beside]})
+    found = records("format=example;event_time=ts", *messages)
+    assert found.aside[0].position == 0
+
+
 def test_an_event_time_is_no_feature_of_floats_and_has_one_value():
     messages = encode_examples({"ts": [1769860864.0, 1769860864.0]})
     messages += encode_examples({"ts": [5, None, [5, 6]]})
