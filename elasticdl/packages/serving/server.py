@@ -28,6 +28,7 @@ from elasticdl.packages.serving.records import ARROW, Most, from_arrow, from_jso
 from elasticdl.packages.serving.unpacking import Unpacking, give_back_memory
 from elasticdl.packages.serving.versions import Version, Versions
 from elasticdl.runtime.log_lines import Sparingly
+from elasticdl.settings.reader_params import without_password
 
 log = logging.getLogger(__name__)
 _requests_log = logging.getLogger(f"{__name__}.requests")
@@ -220,7 +221,8 @@ class Server:
         )
 
     def _refuse(self, error: Exception) -> None:
-        problem = str(error) or type(error).__name__
+        # Anybody may ask `/healthz` for it, and the place of the export may have a password.
+        problem = without_password(str(error) or type(error).__name__)
         self.metrics.refused.inc()
         # The same problem is told once, not with each look.
         if problem != self._problem:

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 pytest.importorskip("aiohttp")
 
 from elasticdl.backends.served import FeatureSpec
+from elasticdl.errors import ExportError
 from elasticdl.packages.serving import model
 from elasticdl.packages.serving.chain import folder_of
 from elasticdl.packages.serving.command import serve as serve_command
@@ -450,6 +451,15 @@ def test_an_error_that_stays_is_logged_once(monkeypatch, caplog):
     serve(Server(Broken(), poll_seconds=0.01), "127.0.0.1", 0, lambda: None)
 
     assert [each.exc_info[0] for each in caplog.records if each.exc_info] == [TypeError]
+
+
+def test_a_password_in_the_place_of_the_export_is_told_to_nobody():
+    told = []
+    server = Server(None, tell=told.append)
+    server._refuse(ExportError("https://me:swordfish@host/exports?token=abc: cannot be read"))
+    for words in (*told, server._health().text):
+        assert "https://me:***@host/exports?token=***" in words
+        assert "cannot be read" in words
 
 
 def test_an_address_of_ipv6_is_told_as_browsers_take_it(monkeypatch):
