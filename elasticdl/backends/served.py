@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,6 +110,9 @@ def load_served(folder: Path) -> ServedModel:
 def outputs_by_name(outputs: Any, names: Sequence[str], prefix: str = "") -> dict[str, Any]:
     """Return the parts of a structure of outputs by name: a dict's keys, joined by `_`.
 
+    Parts of a dict are in the order of their names, those that are no structures first. If two
+    parts have the same name, the later one gets a number too.
+
     Args:
         outputs: The outputs of a model: tensors in dicts, tuples and lists.
         names: The names of outputs that are no dict, if there are as many; otherwise they are
@@ -116,7 +120,9 @@ def outputs_by_name(outputs: Any, names: Sequence[str], prefix: str = "") -> dic
         prefix: Of all names.
     """
     if isinstance(outputs, Mapping):
+        # A SavedModel gives the keys in another order in each process.
         pairs = [(str(key), part) for key, part in outputs.items()]
+        pairs.sort(key=lambda pair: (isinstance(pair[1], Mapping | tuple | list), pair[0]))
     elif isinstance(outputs, tuple | list):
         before = "" if prefix else "output_"
         numbered = [f"{before}{k}" for k in range(len(outputs))]
@@ -126,8 +132,10 @@ def outputs_by_name(outputs: Any, names: Sequence[str], prefix: str = "") -> dic
     found: dict[str, Any] = {}
     for key, part in pairs:
         name = f"{prefix}_{key}" if prefix else key
-        if part is not None:
-            found |= outputs_by_name(part, (), name)
+        of_part = {} if part is None else outputs_by_name(part, (), name)
+        for plain, value in of_part.items():
+            same = itertools.chain([plain], (f"{plain}_{k}" for k in itertools.count(1)))
+            found[next(one for one in same if one not in found)] = value
     return found
 
 

@@ -91,7 +91,9 @@ def _shapes(variables: Sequence[keras.Variable]) -> list[list[int]]:
 
 def _features(specs: Specs, folder: Path) -> list[FeatureSpec]:
     named: Mapping[str, tf.TensorSpec] = (
-        specs if isinstance(specs, dict) else {getattr(specs, "name", "") or "features": specs}
+        dict(sorted(specs.items()))
+        if isinstance(specs, dict)
+        else {getattr(specs, "name", "") or "features": specs}
     )
     wrong = [name for name, spec in named.items() if not isinstance(spec, tf.TensorSpec)]
     if wrong:

@@ -208,7 +208,7 @@ class TowerComputer:
         training: bool,
         brought: Float32 | None,
     ) -> None:
-        """Refuse a tower whose output for an id depends on other ids, at its first window.
+        """Refuse a tower whose output for an id depends on other ids, until a window was right.
 
         Ids of several workers are computed together, so one worker would change the outputs of
         another.
@@ -218,13 +218,13 @@ class TowerComputer:
         """
         if tower in self._checked or len(ids) < 2:
             return
-        self._checked.add(tower)
         computes = self._towers[tower]
         rows, dense = self._parameters(computes, ids[:1], training, brought)
         alone = computes.forward(ids[:1], rows, dense, training)
-        if not np.allclose(alone[0], outputs[0], rtol=_SAME, atol=_SAME):
+        if not np.allclose(alone[0], outputs[0], rtol=_SAME, atol=_SAME, equal_nan=True):
             raise ModelError(
                 f"Remote {computes.name!r}: the tower gives id {ids[0]} {alone[0][:3]} alone and "
                 f"{outputs[0][:3]} among others; expected a tower that computes each id for "
                 "itself, since ids of several workers are computed together"
             )
+        self._checked.add(tower)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.backends.served import FeatureSpec
-from elasticdl.data.arrow_columns import read_stream
+from elasticdl.data.arrow_columns import measure_stream, read_stream
 from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError, DataError, RequestTooLargeError
 
 if TYPE_CHECKING:
     import pyarrow
-
-_NOT_COMPRESSED = -1
 
 
 def read_columns(
@@ -59,103 +56,17 @@ def read_columns(
 
 def _check_size(content: bytes, most_bytes: int, most_records: int) -> pyarrow.Schema:
     """Return the schema, if the stream does not unpack to too many bytes."""
-    import pyarrow as pa
-
-    num_bytes = num_records = 0
-    source = pa.BufferReader(content)
-    reader = pa.ipc.MessageReader.open_stream(source)
-    first = _next(reader)
-    if first is None or first.type != "schema":
-        raise DataError("no stream of Arrow: expected that a schema comes first")
-    # Only the heads of the messages are read here: a small stream can unpack to many gigabytes.
-    while (message := _next(reader)) is not None:
-        if message.type not in ("record batch", "dictionary"):
-            raise DataError(f"no stream of Arrow: found a message {message.type!r}")
-        records, unpacked = _measured(message)
-        num_bytes += unpacked
-        num_records += records if message.type == "record batch" else 0
-        if num_bytes > most_bytes:
-            raise RequestTooLargeError(
-                f"expected at most {most_bytes:,} bytes (--max_request_bytes), found a request "
-                "that unpacks to more"
-            )
-        if num_records > most_records:
-            raise RequestTooLargeError(
-                f"expected at most {most_records:,} records in a request, found more"
-            )
-    return pa.ipc.read_schema(first)
-
-
-def _next(reader: Any) -> Any:
-    try:
-        return reader.read_next_message()
-    except StopIteration:
-        return None
-
-
-def _measured(message: Any) -> tuple[int, int]:
-    """Return the rows that a batch declares, and the bytes to which its buffers unpack."""
-    flat, body = _Flat(message.metadata.to_pybytes()), message.body
-    batch = flat.table(flat.root(), 2)  # Message: version, header_type, header, bodyLength
-    if message.type == "dictionary":
-        batch = flat.table(batch, 1)  # DictionaryBatch: id, data, isDelta
-    rows = flat.number(batch, 0, "<q")  # RecordBatch: length, nodes, buffers, compression
-    is_compressed = flat.field(batch, 3) is not None
-    total = 0
-    for offset, length in flat.pairs(batch, 2):
-        if min(offset, length) < 0 or offset + length > (0 if body is None else body.size):
-            raise DataError("no stream of Arrow: a buffer lies outside of its message")
-        unpacked = length
-        if is_compressed and length >= 8:
-            (said,) = struct.unpack("<q", body.slice(offset, 8).to_pybytes())
-            unpacked = length - 8 if said == _NOT_COMPRESSED else said
-        if rows < 0 or unpacked < 0:
-            raise DataError("no stream of Arrow: a length is negative")
-        total += unpacked
-    return rows, total
-
-
-class _Flat:
-    """Reads tables of FlatBuffers, which PyArrow does not expose."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def root(self) -> int:
-        return self._at(0, "<I")
-
-    def field(self, table: int, number: int) -> int | None:
-        """Return the place of a field of a table; None if the table does not have it."""
-        fields = table - self._at(table, "<i")
-        if 4 + 2 * number >= self._at(fields, "<H"):
-            return None
-        offset = self._at(fields + 4 + 2 * number, "<H")
-        return table + offset if offset else None
-
-    def number(self, table: int, number: int, kind: str) -> int:
-        place = self.field(table, number)
-        return 0 if place is None else self._at(place, kind)
-
-    def table(self, table: int, number: int) -> int:
-        place = self.field(table, number)
-        if place is None:
-            raise DataError("no stream of Arrow: a message has no content")
-        return place + self._at(place, "<I")
-
-    def pairs(self, table: int, number: int) -> Iterator[tuple[int, int]]:
-        """Yield the structs of a vector, which have two int64 each."""
-        place = self.field(table, number)
-        if place is None:
-            return
-        vector = place + self._at(place, "<I")
-        count = self._at(vector, "<I")
-        if vector + 4 + 16 * count > len(self._content):
-            raise DataError("no stream of Arrow: a message is shorter than it says")
-        yield from struct.iter_unpack("<qq", self._content[vector + 4 : vector + 4 + 16 * count])
-
-    def _at(self, place: int, kind: str) -> int:
-        (found,) = struct.unpack_from(kind, self._content, place)
-        return int(found)
+    schema, num_records, num_bytes = measure_stream(content)
+    if num_bytes > most_bytes:
+        raise RequestTooLargeError(
+            f"expected at most {most_bytes:,} bytes (--max_request_bytes), found a request that "
+            "unpacks to more"
+        )
+    if num_records > most_records:
+        raise RequestTooLargeError(
+            f"expected at most {most_records:,} records in a request, found more"
+        )
+    return schema
 
 
 def _check_schema(schema: pyarrow.Schema, specs: Sequence[FeatureSpec]) -> None:

@@ -14,6 +14,7 @@ from elasticdl.packages.serving import events
 from elasticdl.packages.serving.export_every import Every
 from elasticdl.packages.serving.publishing import Published, Publisher
 from elasticdl.packages.serving.settings import ExportsSection
+from elasticdl.settings.reader_params import without_password
 from elasticdl.state.base import Snapshot
 
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -136,7 +137,7 @@ class ExportSchedule(ParameterWork):
     def failed(self, version: int, message: str, now: float, is_last: bool, is_again: bool) -> None:
         """Go on without the version: the next one has all that this one would have had."""
         pause = self._pause(now, is_last)
-        text = f"export: {message}"
+        text = without_password(f"export: {message}")  # of the URL; the page shows problems
         if pause is not None:
             text = told(text, pause, "the version")
         self._job.note(events.ExportFailed(version), text, is_warning=True)

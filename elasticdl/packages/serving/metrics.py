@@ -35,7 +35,7 @@ class ServerMetrics:
         )
         self.seconds = Histogram(
             "elasticdl_serve_request_seconds",
-            "From a whole request to its answer.",
+            "From the end of a request to its answer: waiting and scoring.",
             buckets=_BUCKETS,
             registry=self.registry,
         )

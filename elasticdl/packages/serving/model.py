@@ -26,34 +26,27 @@ class Scorer:
     program: ServedModel
 
     @classmethod
-    def load(cls, version: Version) -> Scorer:
-        """Load a version's program.
+    def of(cls, version: Version, before: Scorer | None) -> Scorer:
+        """Return a scorer of a version, which scores from its `ready` on.
+
+        Any thread may call it while `before` scores.
 
         Raises:
             ExportError: The program cannot be served.
         """
-        return cls(version, load_served(version.program)).ready()
-
-    def with_version(self, version: Version) -> Scorer:
-        """Return a scorer of another version; this one must not score any more.
-
-        Raises:
-            ExportError: The version cannot be served; then this scorer works as before.
-        """
         # The same program can take the parameters of each version, and loading a program takes
         # seconds.
-        if version.manifest.program != self.version.manifest.program:
-            return Scorer.load(version)
-        try:
-            return Scorer(version, self.program).ready()
-        except BaseException:
-            self.ready()
-            raise
+        if before is not None and version.manifest.program == before.version.manifest.program:
+            return cls(version, before.program)
+        return cls(version, load_served(version.program))
 
-    def ready(self) -> Scorer:
-        """Give the program the parameters of this version."""
+    def ready(self) -> None:
+        """Give the program the parameters of this version.
+
+        Raises:
+            ExportError: They are not those of the program.
+        """
         self.program.set_parameters(self.version.dense, self.version.state)
-        return self
 
     def score(self, features: Arrays) -> dict[str, NDArray[Any]]:
         """Return the outputs of some records, by name.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from elasticdl.packages.serving.chain import (
     parse_current,
     parse_manifest,
 )
+
+_log = logging.getLogger(__name__)
 
 _PARTIAL = ".partial"
 _REMOVED = ".removed"
@@ -86,6 +89,7 @@ class Publisher:
         self._clock = clock
         self._head: _Head | None = None
         self._last_number: int | None = None
+        self._is_told = False  # that old versions cannot be removed
 
     def publish(
         self, model_version: int, program: ServedProgram | None, write: Callable[[str], list[str]]
@@ -180,14 +184,15 @@ class Publisher:
     def _look(self) -> None:
         """Find the existing versions, and remove incomplete ones of a master that was killed."""
         numbers: list[int] = []
+        incomplete: list[Location] = []
         for number, folder in _folders(self._directory):
             if (folder / MANIFEST).exists():
                 numbers.append(number)
             elif is_remote(folder):
-                remove_tree(folder)
+                incomplete.append(folder)
         for pattern in (f"version-*{_PARTIAL}", f"version-*{_REMOVED}"):
-            for leftover in _matching(self._directory, pattern):
-                remove_tree(leftover)
+            incomplete += _matching(self._directory, pattern)
+        self._clear(remove_tree, incomplete)
         self._last_number = max(numbers, default=0)
         self._head = None
         if numbers:
@@ -226,10 +231,23 @@ class Publisher:
         for number, manifest in manifests.items():
             if manifest is not None:
                 programs[number in needed].add(manifest.program.name)
-            if number not in needed:
-                _remove(self._directory / folder_of(number))
-        for name in programs[False] - programs[True]:
-            _remove(self._directory / name)
+        gone = [folder_of(number) for number in there if number not in needed]
+        gone += programs[False] - programs[True]
+        self._clear(_remove, [self._directory / name for name in gone])
+
+    def _clear(self, remove: Callable[[Location], None], places: Sequence[Location]) -> None:
+        """Remove what nobody needs. If a part of it cannot be removed, it stays, and is told once.
+
+        A new version is written by then, and must not be taken for one that failed.
+        """
+        try:
+            with reaching(self._directory):
+                for place in places:
+                    remove(place)
+        except (OSError, CheckpointError) as error:
+            if not self._is_told:
+                _log.warning("versions that nobody needs cannot be removed, and stay: %s", error)
+            self._is_told = True
 
 
 def read_current(directory: Location) -> Current | None:

@@ -28,6 +28,7 @@ from elasticdl.packages.serving.records import ARROW, Most, from_arrow, from_jso
 from elasticdl.packages.serving.unpacking import Unpacking, give_back_memory
 from elasticdl.packages.serving.versions import Version, Versions
 from elasticdl.runtime.log_lines import Sparingly
+from elasticdl.settings.reader_params import without_password
 
 log = logging.getLogger(__name__)
 _requests_log = logging.getLogger(f"{__name__}.requests")
@@ -184,7 +185,7 @@ class Server:
     async def _follow_once(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._load, self._versions.next, self.version)
+            found = await loop.run_in_executor(self._load, self._next)
             if found is not None:
                 await loop.run_in_executor(self._compute, self._put_in_place, found)
         except Exception as error:
@@ -197,19 +198,31 @@ class Server:
             self._tell("the export is sound again")
         self._problem = ""
 
-    def _put_in_place(self, version: Version) -> None:
+    def _next(self) -> Scorer | None:
+        """Load the version to serve, if it is another one, and its program."""
+        version = self._versions.next(self.version)
+        return None if version is None else Scorer.of(version, self._scorer)
+
+    def _put_in_place(self, found: Scorer) -> None:
         """Score with another version from now on; called in the thread that computes."""
-        before = self._scorer
-        self._scorer = Scorer.load(version) if before is None else before.with_version(version)
+        try:
+            found.ready()
+        except BaseException:
+            if self._scorer is not None:
+                self._scorer.ready()  # they may have the same program
+            raise
+        self._scorer = found
         self.metrics.loaded.inc()
-        kind = "base" if version.manifest.is_base else "delta"
+        manifest = found.version.manifest
+        kind = "base" if manifest.is_base else "delta"
         self._tell(
-            f"version {version.manifest.number} ({kind}) is served, of model version "
-            f"{version.manifest.model_version:,}"
+            f"version {manifest.number} ({kind}) is served, of model version "
+            f"{manifest.model_version:,}"
         )
 
     def _refuse(self, error: Exception) -> None:
-        problem = str(error) or type(error).__name__
+        # Anybody may ask `/healthz` for it, and the place of the export may have a password.
+        problem = without_password(str(error) or type(error).__name__)
         self.metrics.refused.inc()
         # The same problem is told once, not with each look.
         if problem != self._problem:
@@ -226,7 +239,6 @@ class Server:
     # --- answers ---------------------------------------------------------------------------------
 
     async def _answer_safely(self, request: web.BaseRequest) -> web.StreamResponse:
-        began = time.perf_counter()
         self._busy.add(request.protocol)
         # From here on the connection is no longer quiet, whatever the last look said.
         self._places.asks(request.protocol)
@@ -248,8 +260,6 @@ class Server:
         finally:
             self._busy.discard(request.protocol)
         self.metrics.requests.labels(str(response.status)).inc()
-        if request.path == "/v1/predict":
-            self.metrics.seconds.observe(time.perf_counter() - began)
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
@@ -314,7 +324,8 @@ class Server:
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            content, version = await loop.run_in_executor(self._compute, work)
+            with self.metrics.seconds.time():
+                content, version = await loop.run_in_executor(self._compute, work)
         finally:
             self._waiting -= 1
         return content, version, ARROW if is_arrow else "application/json"

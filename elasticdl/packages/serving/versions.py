@@ -96,13 +96,19 @@ class Versions:
             assert loaded is not None, "a chain without a version that is loaded begins with a base"
             tables = loaded.tables
         for manifest in versions:
-            with _Files(self._directory, manifest, self._scratch) as folder:
-                try:
+            try:
+                with _Files(self._directory, manifest, self._scratch) as folder:
                     tables = tables.apply(folder, json.dumps(manifest.replicas))
                     if manifest is newest:
                         dense, state = _vectors(folder, manifest)
-                except ExportError as error:
-                    raise ExportError(f"version {manifest.number}: {error}") from error
+            except (OSError, ExportError) as error:
+                why = str(error)
+                if self._manifest(manifest.number) is None:
+                    why = (
+                        "it was removed while it was loaded: have the job keep versions for "
+                        "longer, by --keep_exports or --export_full_every"
+                    )
+                raise ExportError(f"version {manifest.number}: {why}") from error
         return Version(wanted, newest, tables, dense, state, program)
 
     def _manifest(self, number: int) -> bytes | None:

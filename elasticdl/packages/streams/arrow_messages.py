@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elasticdl.data.arrow_columns import read_stream
+from elasticdl.data.arrow_columns import measure_stream, read_stream
 from elasticdl.data.parquet import import_pyarrow
 from elasticdl.data.strings import Column, Strings
 from elasticdl.errors import DataError
@@ -21,6 +21,12 @@ Table = tuple[Mapping[str, Column], Mapping[int, str], list[int], list[object]]
 """Columns of all readable messages; why the others are not readable, by their place; the number of
 rows of each readable message; and the event time of each row, if it is asked for.
 """
+
+
+_MOST_BYTES = 256 << 20
+_MOST_ROWS = 1 << 24
+_COMPRESSED = (b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd")
+"""The bytes with which a buffer begins that is compressed by LZ4 or Zstandard."""
 
 
 def parser(kinds: Mapping[str, str], event_time: str = "") -> Callable[[Sequence[bytes]], Table]:
@@ -37,7 +43,7 @@ def parser(kinds: Mapping[str, str], event_time: str = "") -> Callable[[Sequence
         tables, times, why = [], [], {}
         for place, value in enumerate(values):
             try:
-                found = read_stream(value)
+                found = _read(value)
                 # The times are read before the table is kept: a message with a bad time is set
                 # aside as a whole.
                 table = _table(arrow, schema, found)
@@ -53,6 +59,25 @@ def parser(kinds: Mapping[str, str], event_time: str = "") -> Callable[[Sequence
         return columns, why, [table.num_rows for table in tables], times
 
     return parse
+
+
+def _read(value: bytes) -> pyarrow.Table:
+    """Return the rows of a message, which anybody may have sent who may write to the topic.
+
+    Raises:
+        DataError: It is no stream of Arrow, or would fill the memory.
+    """
+    if any(begin in value for begin in _COMPRESSED):  # to measure takes as long as to read
+        _, _, num_bytes = measure_stream(value)
+        if num_bytes > _MOST_BYTES:
+            raise DataError(
+                f"expected a message that unpacks to {_MOST_BYTES:,} bytes at the most, found "
+                f"{num_bytes:,}"
+            )
+    found = read_stream(value)
+    if found.num_rows > _MOST_ROWS:
+        raise DataError(f"expected at most {_MOST_ROWS:,} rows, found {found.num_rows:,}")
+    return found
 
 
 def _table(arrow: ModuleType, schema: pyarrow.Schema, found: pyarrow.Table) -> pyarrow.Table:

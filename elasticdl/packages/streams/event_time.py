@@ -55,7 +55,9 @@ def _numbers(values: Sequence[Any]) -> NDArray[np.float64] | None:
         # NumPy gives each text the width of the longest one, so one long value would take much
         # memory.
         if kinds in ({bytes}, {str}) and max(map(len, values)) <= _MOST_CHARACTERS:
-            return np.array(values).astype(np.float64)
+            texts = np.array(values)
+            # NumPy takes zero bytes at the end of text off; the slow way refuses such text.
+            return texts.astype(np.float64) if texts.tolist() == list(values) else None
     except (ValueError, OverflowError):
         pass
     return None

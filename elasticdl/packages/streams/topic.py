@@ -119,7 +119,10 @@ def parse(place: str) -> Topic:
     servers, _, name = address.partition("/")
     if not servers or not _TOPIC.fullmatch(name) or "@" in servers:
         raise ConfigError(f"{place}: expected {SCHEME}://HOST:PORT/TOPIC, for example {EXAMPLE}")
-    given = dict(parse_qsl(query, keep_blank_values=True))
+    pairs = parse_qsl(query, keep_blank_values=True)
+    given, names = dict(pairs), [setting for setting, _ in pairs]
+    if twice := [setting for setting in names if names.count(setting) > 1]:
+        raise ConfigError(f"{SCHEME}://{address}: the setting {twice[0]} is given twice")
     start, end = given.pop("start", "earliest"), given.pop("end", "")
     order, commit = given.pop("order", ""), given.pop("commit", None)
     disorder = given.pop("disorder", "0s")

@@ -214,8 +214,9 @@ def test_a_gradient_that_is_not_finite_ends_the_job(job):
 
 def test_a_tower_whose_outputs_depend_on_each_other_is_refused(job):
     job.tower.shift = 1.0
-    with pytest.raises(ModelError, match="computes each id for itself"):
-        job.pull(SITES, Step(LEASE, 0))
+    for _ in range(2):  # a task that fails is tried again
+        with pytest.raises(ModelError, match="computes each id for itself"):
+            job.pull(SITES, Step(LEASE, 0))
 
 
 def test_rows_of_a_table_that_is_not_trained_are_fetched_once(job):

@@ -95,9 +95,9 @@ def served(version):
     return found
 
 
-def program_at(directory):
+def program_at(directory, content="x"):
     """Write a program into an export; of each one it is the same."""
-    return write_program(directory, lambda folder: (folder / "file").write_text("x"))
+    return write_program(directory, lambda folder: (folder / "file").write_text(content))
 
 
 with tempfile.TemporaryDirectory() as scratch:

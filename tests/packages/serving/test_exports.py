@@ -168,9 +168,12 @@ def test_a_last_version_that_cannot_be_written_is_a_problem_of_the_job(make_game
         tick(game, 31.0)
         if not asked(game):
             break
-        game.core.answered(WorkFailed(12, "exports: Permission denied"), game.play.now)
+        words = "https://me:swordfish@host/exports: Permission denied"
+        game.core.answered(WorkFailed(12, words), game.play.now)
     tick(game)
     assert len(game.play.do(AskAudit)) == 1
+    (problem,) = game.core.history.problems
+    assert "export: https://me:***@host/exports: Permission denied" in problem
 
 
 ON_PS = {"distribution_strategy": "ParameterServerStrategy"}

@@ -118,6 +118,21 @@ def test_a_version_that_fails_is_brought_by_the_next_one(job, publisher, directo
     assert served(Versions(directory, tmp_path).next(None)) == [job.rows(0), job.rows(1)]
 
 
+def test_an_old_version_that_cannot_be_removed_stays_and_no_new_one_fails(
+    job, publisher, directory, monkeypatch, caplog
+):
+    def refuses(place):
+        raise PermissionError(13, "Permission denied", str(place))
+
+    monkeypatch.setattr(publishing, "remove_tree", refuses)
+    numbers = [publish(publisher, job).number for _ in range(10)]
+    numbers.append(publish(Publisher(directory, "job", full_every=4, keep=3), job).number)
+
+    assert numbers == list(range(1, 12))
+    assert read_current(directory).version.number == 11
+    assert "cannot be removed, and stay: " in caplog.text
+
+
 @pytest.mark.parametrize("after", ["files", "manifest"])
 def test_another_master_goes_on_where_the_one_before_was_killed(
     job, publisher, directory, tmp_path, monkeypatch, after
@@ -299,6 +314,21 @@ def test_what_is_not_right_is_refused_by_name(exported, harm, said):
         follower.next(loaded)
 
     assert served(loaded) == before
+
+
+def test_a_version_that_is_removed_while_it_is_loaded_names_the_flag(
+    exported, tmp_path, monkeypatch
+):
+    directory, _follower, _loaded = exported
+    program = Versions._program
+
+    def removed_meanwhile(self, manifest):
+        shutil.rmtree(directory / folder_of(1))
+        return program(self, manifest)
+
+    monkeypatch.setattr(Versions, "_program", removed_meanwhile)
+    with pytest.raises(ExportError, match=r"version 1: it was removed while .* --keep_exports"):
+        Versions(directory, tmp_path).next(None)
 
 
 def test_a_program_in_the_place_of_another_one_is_refused(exported, tmp_path):

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 pytest.importorskip("aiohttp")
 
 from elasticdl.backends.served import FeatureSpec
+from elasticdl.errors import ExportError
 from elasticdl.packages.serving import model
 from elasticdl.packages.serving.chain import folder_of
 from elasticdl.packages.serving.command import serve as serve_command
@@ -75,9 +76,9 @@ class Exporting:
         self._thread.join()
         self.job.close()
 
-    def export(self):
+    def export(self, program=PROGRAM):
         self.job.update(self.rng, np.arange(20))
-        return publish(self.publisher, self.job).number
+        return publish(self.publisher, self.job, program).number
 
     def expected(self, ids):
         """What the job's own parameters give; 0.05 is the centre of both tables."""
@@ -134,6 +135,28 @@ def test_each_version_is_answered_with_as_it_comes(exporting):
         assert (status, said["version"], said["model_version"]) == (200, number, number)
         predictions = np.array(said["predictions"], np.float32)
         np.testing.assert_array_equal(predictions, exporting.expected([0, 7, 19, 499]))
+
+
+def test_requests_are_answered_while_another_program_is_loaded(exporting, monkeypatch):
+    exporting.export()
+    exporting.wait_for_version(1)
+    before, begun, goes_on = exporting.predict([3]), threading.Event(), threading.Event()
+
+    def load_slowly(folder):
+        begun.set()
+        assert goes_on.wait(60)
+        return Program()
+
+    monkeypatch.setattr(model, "load_served", load_slowly)
+    exporting.export(program_at(exporting.directory, "another"))
+    try:
+        assert begun.wait(30)
+
+        assert exporting.predict([3]) == before
+    finally:
+        goes_on.set()
+    exporting.wait_for_version(2)
+    assert exporting.predict([3])[1]["predictions"] == pytest.approx(exporting.expected([3]))
 
 
 def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(exporting):
@@ -366,6 +389,8 @@ def test_a_request_whose_body_does_not_come_is_answered_so(exporting, monkeypatc
     with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
         connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         assert b" 408 " in connection.recv(100)
+    # Nothing was scored, so the time of the client is no time of the server.
+    assert b"elasticdl_serve_request_seconds_count 0.0" in exporting.ask("GET", "/metrics")[1]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 100.0])
@@ -426,6 +451,15 @@ def test_an_error_that_stays_is_logged_once(monkeypatch, caplog):
     serve(Server(Broken(), poll_seconds=0.01), "127.0.0.1", 0, lambda: None)
 
     assert [each.exc_info[0] for each in caplog.records if each.exc_info] == [TypeError]
+
+
+def test_a_password_in_the_place_of_the_export_is_told_to_nobody():
+    told = []
+    server = Server(None, tell=told.append)
+    server._refuse(ExportError("https://me:swordfish@host/exports?token=abc: cannot be read"))
+    for words in (*told, server._health().text):
+        assert "https://me:***@host/exports?token=***" in words
+        assert "cannot be read" in words
 
 
 def test_an_address_of_ipv6_is_told_as_browsers_take_it(monkeypatch):

@@ -166,15 +166,23 @@ def test_a_message_of_arrow_has_as_many_records_as_rows():
     assert len(found) == 4
 
 
-def test_what_is_no_arrow_or_has_other_columns_is_unreadable():
+def test_what_is_no_arrow_or_has_other_columns_or_is_too_large_is_unreadable(monkeypatch):
     arrow = pytest.importorskip("pyarrow")
     good = {"n": [1, 2], "x": [0.5, 1.5], "word": ["a", "b"]}
+    monkeypatch.setattr("elasticdl.packages.streams.arrow_messages._MOST_ROWS", 3)
+    monkeypatch.setattr("elasticdl.packages.streams.arrow_messages._MOST_BYTES", 10_000)
+    many = {"n": [0] * 4, "x": [0] * 4, "word": arrow.nulls(4)}
+    wide = {"n": [1], "x": [0], "word": ["a"], "more": [b"0" * 20_000]}
     whole = stream_of(good)
     renamed = whole.replace(b"word", b"w\xffrd")
     numbers, large = arrow.array([[1], [2]]), arrow.array([1, 2**63], arrow.uint64())
     cases = {
         "no stream of Arrow": [b"", b"x", whole[: len(whole) // 2], renamed],
         "no stream of Arrow: 3 bytes follow": [whole + b"abc"],
+        "expected at most 3 rows, found 4": [stream_of(many), stream_of(many, compression="lz4")],
+        "unpacks to 10,000 bytes at the most, found 20,": [
+            stream_of(wide, compression=each) for each in ("lz4", "zstd")
+        ],
         "'x': expected one such column, found 0, of: n, word": [
             stream_of({"n": [1], "word": ["a"]})
         ],
@@ -244,6 +252,13 @@ def test_a_message_without_an_event_time_is_not_readable(value):
     if value != "1e999":  # no JSON
         assert "'ts': expected an event time" in found.aside[0].why
     assert found.times.tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("beside", ["6", "soon"])
+def test_an_event_time_with_a_zero_byte_is_not_readable_whatever_is_beside_it(beside):
+    messages = encode_examples({"ts": ["5\0", beside]})
+    found = records("format=example;event_time=ts", *messages)
+    assert found.aside[0].position == 0
 
 
 def test_an_event_time_is_no_feature_of_floats_and_has_one_value():

@@ -57,6 +57,7 @@ def test_a_place_says_where_the_messages_are(place, topic):
         ("kafka://b/clicks?disorder=5", "a length of time such as 5s"),
         ("kafka://b/clicks?group=x", "it has start, end, order, disorder, commit, format"),
         ("kafka://b/clicks?start=latest&end=latest", "nothing lies between"),
+        ("kafka://b/clicks?start=latest&start=earliest", "the setting start is given twice"),
         ("kafka://b/clicks?credentials=sasl.password=word", "credentials=file:/PATH"),
     ],
 )
