@@ -88,6 +88,7 @@ def test_types_may_be_given(run):
 def test_rows_of_parquet_become_examples(run):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"x": [1, 2], "t": ["a", "b"]}), "in.parquet")
+    assert "needs --from" in run("convert", "in.parquet", "out.pq", "--as", "example")[2]
     assert run("convert", "in.parquet", "out.rio", "--as", "example")[0] == 0
     assert decode_example(RecordReader("out.rio").read(1, 2)[0]) == {"t": [b"b"], "x": [2]}
 
