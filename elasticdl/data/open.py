@@ -10,6 +10,7 @@ from elasticdl.data import remote
 from elasticdl.data.base import DataReader
 from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
+from elasticdl.data.in_order import of_files
 from elasticdl.data.kinds import DataSource, FileFormat
 from elasticdl.data.params import Params
 from elasticdl.data.parquet import ParquetReader
@@ -115,9 +116,9 @@ def format_of(paths: Sequence[str]) -> str:
         DataError: A file has an unknown format, or another format than the first.
     """
     formats = _file_formats()
-    first = _format_of_file(paths[0], formats)
-    for path in paths[1:]:
-        found = _format_of_file(path, formats)
+    each = of_files(lambda path: _format_of_file(path, formats), paths)
+    first = next(each)
+    for path, found in zip(paths[1:], each, strict=True):
         if found != first:
             raise DataError(
                 f"{path} is {found}, but {paths[0]} is {first}: give files of one format, "
