@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from elasticdl.data.base import Metadata, Records
+from elasticdl.data.in_order import of_files
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
 
@@ -64,7 +65,13 @@ class FileReader:
 
     def shards(self) -> list[Shard]:
         """List the files with their numbers of records."""
-        shards = [Shard(path, 0, self._num_records(path)) for path in self._paths]
+        # A count may be had without opening the file: of RecordIO behind a URL only the index is
+        # fetched. Other files are opened one after another, because each may be copied for that.
+        counts = zip(self._paths, of_files(self._count, self._paths), strict=True)
+        shards = [
+            Shard(path, 0, self._open(path).num_records if count is None else count)
+            for path, count in counts
+        ]
         return [shard for shard in shards if shard.num_records > 0]
 
     def _opened(self, path: str) -> RecordFile:
@@ -77,12 +84,6 @@ class FileReader:
                 path,
             )
         return file
-
-    def _num_records(self, path: str) -> int:
-        # A count may be had without opening the file: of RecordIO behind a URL only the index is
-        # fetched.
-        known = self._count(path)
-        return self._open(path).num_records if known is None else known
 
     def file(self, name: str) -> RecordFile:
         """Return the open file of a shard, for callers that read it themselves."""

@@ -10,6 +10,7 @@ from elasticdl.data import remote
 from elasticdl.data.base import DataReader
 from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
+from elasticdl.data.in_order import of_files
 from elasticdl.data.kinds import DataSource, FileFormat
 from elasticdl.data.params import Params
 from elasticdl.data.parquet import ParquetReader
@@ -23,7 +24,12 @@ from elasticdl.errors import ConfigError, DataError
 from elasticdl.settings.reader_params import FLAG
 
 _MAGICS = ((RECORDIO_MAGIC, "recordio"), (b"PAR1", "parquet"))
-_GZIP_MAGIC = b"\x1f\x8b"
+_NOT_READ = (
+    (b"\x1f\x8b", "gzip, and its name does not say what it holds; name it so, as .csv.gz"),
+    (b"BZh", "bzip2; unpack it, or compress it by gzip or zstd"),
+    (b"\xfd7zXZ", "xz; unpack it, or compress it by gzip or zstd"),
+    (b"PK\x03\x04", "zip; unpack it, or read it by a custom_data_reader (docs/data.md)"),
+)
 _OWN: dict[str, FileFormat] = {
     "recordio": FileFormat(
         re.compile(r"\.(recordio|rio)$"), lambda paths, params: RecordIOReader(paths)
@@ -110,9 +116,9 @@ def format_of(paths: Sequence[str]) -> str:
         DataError: A file has an unknown format, or another format than the first.
     """
     formats = _file_formats()
-    first = _format_of_file(paths[0], formats)
-    for path in paths[1:]:
-        found = _format_of_file(path, formats)
+    each = of_files(lambda path: _format_of_file(path, formats), paths)
+    first = next(each)
+    for path, found in zip(paths[1:], each, strict=True):
         if found != first:
             raise DataError(
                 f"{path} is {found}, but {paths[0]} is {first}: give files of one format, "
@@ -134,14 +140,12 @@ def _format_of_file(path: str, formats: Mapping[str, FileFormat]) -> str:
             return name
     if starts_like_tfrecord(start):
         return "tfrecord"
-    if start.startswith(_GZIP_MAGIC):
-        raise DataError(
-            f"{path}: compressed by gzip, and its name does not say what it holds; "
-            "name it so, for example .csv.gz"
-        )
+    for magic, what in _NOT_READ:
+        if start.startswith(magic):
+            raise DataError(f"{path}: compressed by {what}")
     raise DataError(
         f"{path}: of no known format ({', '.join(_formats())}), which its name would say; "
-        f"say which it is by {FLAG}=format=NAME"
+        f"say which it is by {FLAG}=format=NAME, or read it by a custom_data_reader (docs/data.md)"
     )
 
 

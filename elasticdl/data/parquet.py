@@ -19,6 +19,7 @@ from elasticdl.data.arrow_columns import (
 )
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.folder_columns import folder_columns
+from elasticdl.data.in_order import of_files
 from elasticdl.data.row_groups import KEPT_BYTES, RowGroups
 from elasticdl.data.strings import Column
 from elasticdl.distribution import install
@@ -130,7 +131,8 @@ class ParquetReader:
     def shards(self) -> list[Shard]:
         """List ranges of row groups from the footers, so that tasks end where row groups end."""
         self._converters()  # compares the files' schemas
-        ends = {path: self._groups.footer(path).ends for path in self._paths}
+        footers = zip(self._paths, of_files(self._groups.footer, self._paths), strict=True)
+        ends = {path: footer.ends for path, footer in footers}
         least = max(SHARD_ROWS, sum(found[-1] for found in ends.values() if found) // MAX_SHARDS)
         return [shard for path, found in ends.items() for shard in _ranges(path, found, least)]
 
@@ -212,9 +214,8 @@ class ParquetReader:
         """Find the type of each column over all files; return the columns that have null."""
         fields = {name: self._field_of_folders(name) for name in self._of_folders}
         nullable = {name for name in fields if None in self._of_folders[name].values()}
-        for path in self._paths:
-            leaves = read_footer(path)
-            schema = self._open(path).schema_arrow
+        looks = of_files(self._look_at, self._paths)
+        for path, (leaves, schema) in zip(self._paths, looks, strict=True):
             for name in self._columns:
                 if name not in self._of_folders:
                     fields[name] = self._joined(path, schema, name, fields.get(name))
@@ -223,6 +224,9 @@ class ParquetReader:
                     nullable.update(_top_level(leaf, schema.names))
         self._fields = fields
         return nullable
+
+    def _look_at(self, path: str) -> tuple[list[tuple[str, bool]], pyarrow.Schema]:
+        return read_footer(path), self._open(path).schema_arrow
 
     def _field_of_folders(self, name: str) -> pyarrow.Field:
         is_text = any(isinstance(value, str) for value in self._of_folders[name].values())

@@ -92,14 +92,16 @@ class TextReader(FileReader):
 
     @property
     def metadata(self) -> Metadata:
-        """The names of the columns: those that were given, or those of the first file's header."""
+        """The names of the columns: those that were given, or those of the first header."""
         if self._column_names or not self._skip_header:
             return Metadata(self._column_names, delimiter=self._delimiter)
-        return Metadata(self._first_header, delimiter=self._delimiter)
+        return Metadata(self._first_header[1], delimiter=self._delimiter)
 
     @cached_property
-    def _first_header(self) -> tuple[str, ...]:
-        return self._header(self._paths[0])
+    def _first_header(self) -> tuple[str, tuple[str, ...]]:
+        """The first file that is not empty, and its header."""
+        headers = ((path, self._header(path)) for path in self._paths)
+        return next((found for found in headers if found[1]), (self._paths[0], ()))
 
     def shards(self) -> list[Shard]:
         """List the files with their numbers of records.
@@ -111,11 +113,11 @@ class TextReader(FileReader):
         # Files of one data set may have their columns in different orders, which no later step
         # would notice.
         if self._skip_header:
-            first = self._first_header
+            first_path, first = self._first_header
             if self._column_names:
-                _check_order(self._paths[0], first, self._column_names)
+                _check_order(first_path, first, self._column_names)
             for path in self._paths[1:]:
-                _check_header(path, self._header(path), self._paths[0], first)
+                _check_header(path, self._header(path), first_path, first)
         return super().shards()
 
     def read(self, shard: Shard) -> Iterator[Records]:

@@ -119,13 +119,14 @@ def inspect(context: click.Context, source: str, num_shown: int, verify: bool, p
 def _inspect(path: str, num_shown: int, verify: bool, params: str) -> bool:
     """Show one file; return whether it is whole."""
     from elasticdl.data.open import format_of
+    from elasticdl.data.params import Params
     from elasticdl.data.remote import size_of
 
     facts: dict[str, str] = {}
     records: list[str] = []
     problem = ""
     try:
-        format_name = format_of([path])
+        format_name = Params(params).text("format", "") or format_of([path])
         facts["format"] = format_name
         facts["size"] = size(size_of(path))
         if format_name == "recordio":

@@ -198,7 +198,7 @@ def _csv_encoder(
     reader: TextReader, kinds: Mapping[str, str], missing: frozenset[str], on_progress: OnProgress
 ) -> Encode:
     names = reader.metadata.column_names
-    if not names:
+    if not names and not reader.has_header:  # a header without names is of empty files
         raise ConfigError(
             "--as example needs names for the columns: give --data_reader_params="
             "skip_header=true if the first line has them, or columns=a,b,c"

@@ -237,6 +237,8 @@ def _convert_records(
 
 
 def _format_of_destination(destination: Path) -> Format:
+    if destination.suffix in (".parquet", ".pq"):
+        return "parquet"
     return "tfrecord" if destination.suffix in (".tfrecord", ".tfrecords") else "recordio"
 
 

@@ -396,11 +396,12 @@ def _differences(
 ) -> Iterator[str]:
     """Yield the differences between the columns of two data sets that may be mistakes."""
     used = None if table is None else {column.name for column in table.columns}
+    missing = "" if table is None else table.missing
     for name, words in main.sample.columns.items():
         theirs = other.sample.columns.get(name)
         if theirs is None or (used is not None and name not in used):
             continue
-        kinds = kind_of(words), kind_of(theirs)
+        kinds = [kind_of([word for word in each if word != missing]) for each in (words, theirs)]
         if all(kinds) and kinds[0] != kinds[1] and "text" in kinds:
             yield (
                 f"column {name!r} is {kinds[0]} in {main.flag} ({_some(_distinct(words))}) and "

@@ -27,7 +27,7 @@ _MOST_SECONDS = 1.0
 _MOST_WORD_BYTES = 256  # of text no more is looked at
 _MOST_JSON_BYTES = 32 << 20  # which are parsed in a fraction of a second
 _WHOLE = re.compile(r"[+-]?\d+")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,17 @@ def _of_lines(lines: Sequence[bytes], names: Sequence[str], delimiter: str) -> d
         if len(row) == len(names):
             for name, word in zip(names, row, strict=True):
                 found[name].append(word or None)
-    return found
+    return {name: _without_nan(words) for name, words in found.items()}
+
+
+def _without_nan(words: Words) -> Words:
+    """Return the values; in a column of numbers NaN is missing, as it is in other formats."""
+    if kind_of(words) != "numbers":
+        return words
+    return [
+        None if word is not None and word.strip(" \t+-").lower() == "nan" else word
+        for word in words
+    ]
 
 
 def _of_json(values: Sequence[bytes]) -> dict[str, Words]:

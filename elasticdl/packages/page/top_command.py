@@ -47,7 +47,7 @@ def top(name: str, seconds: float, once: bool) -> int:
     with contextlib.ExitStack() as ends:
         if not once:
             ends.enter_context(live)
-        while True:
+        while job.end(0.0) is None:
             try:
                 with contextlib.closing(job.connect(_ANSWER_SECONDS)) as client:
                     found = client.status(_ANSWER_SECONDS, with_members=True)
@@ -71,8 +71,7 @@ def top(name: str, seconds: float, once: bool) -> int:
                     console.print(shown)
                     return 0
                 live.update(shown, refresh=not once)
-            if job.end(seconds) is not None:
-                break
+            job.end(seconds)
     click.echo("the job has ended; elasticdl status tells how")
     return 0
 

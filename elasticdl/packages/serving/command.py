@@ -84,10 +84,19 @@ def serve(
     """
     import tempfile
 
-    from elasticdl.locations import parse
+    from elasticdl.backends.exported import is_export
+    from elasticdl.locations import is_remote, parse
     from elasticdl.runtime.addresses import join
     from elasticdl.runtime.start_up import quiet_tensorflow
 
+    directory = parse(export)
+    # A job may still make the folder, but it writes no versions into these.
+    if not is_remote(directory) and (directory.is_file() or is_export(directory)):
+        what = "a file" if directory.is_file() else "a model of --output"
+        raise ConfigError(
+            f"EXPORT={export}: expected the folder of --export_dir of a training job, found "
+            f"{what}; a model of --output is for elasticdl predict and TensorFlow Serving"
+        )
     # TensorFlow prints when it is imported, so this comes first.
     quiet_tensorflow()
     try:
@@ -100,7 +109,7 @@ def serve(
     from elasticdl.packages.serving.versions import Versions
 
     with tempfile.TemporaryDirectory(prefix="elasticdl-serve-") as scratch:
-        versions = Versions(parse(export), Path(scratch), rows_dir)
+        versions = Versions(directory, Path(scratch), rows_dir)
         limits = RequestLimits(max_request_bytes, max_connections, max_records, max_bytes_in_flight)
         server = Server(versions, limits, poll_seconds, lambda text: echo(text))
         run(server, host, port, lambda: echo(f"listens at http://{join(host, server.port)}"))

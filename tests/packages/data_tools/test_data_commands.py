@@ -88,6 +88,7 @@ def test_types_may_be_given(run):
 def test_rows_of_parquet_become_examples(run):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"x": [1, 2], "t": ["a", "b"]}), "in.parquet")
+    assert "needs --from" in run("convert", "in.parquet", "out.pq", "--as", "example")[2]
     assert run("convert", "in.parquet", "out.rio", "--as", "example")[0] == 0
     assert decode_example(RecordReader("out.rio").read(1, 2)[0]) == {"t": [b"b"], "x": [2]}
 
@@ -217,11 +218,13 @@ def test_an_analysis_that_is_interrupted_ends_as_other_commands_do(
     assert not list(copies.iterdir())
 
 
+@pytest.mark.parametrize("encoding", ["raw", "example"])
 @pytest.mark.parametrize("content", ["", "a,b\n"])
-def test_a_conversion_of_no_records_writes_no_file(run, content):
+def test_a_conversion_of_no_records_writes_no_file(run, content, encoding):
     Path("in.csv").write_text(content)
     before = files()
-    code, _, err = run("convert", "in.csv", "out.rio", "--data_reader_params=skip_header=true")
+    words = ["--data_reader_params=skip_header=true", f"--as={encoding}"]
+    code, _, err = run("convert", "in.csv", "out.rio", *words)
     assert (code, "out.rio: not written, for there are no records" in err) == (1, True)
     assert files() == before
 
@@ -319,6 +322,9 @@ def test_inspect_shows_every_format(run):
     assert "in.tfrecord.idx" in out
     assert "200 bytes: 00 01 02" in out
     assert "2,NA,AA" in out.split("record 2")[-1]
+    Path("in.csv").rename("in.data")
+    code, out, _ = run("inspect", "in.data", "--data_reader_params=format=csv")
+    assert (code, "2,NA,AA" in out) == (0, True)
 
 
 def test_a_torn_tail_is_shown_and_repaired_only_with_yes(run):

@@ -64,6 +64,8 @@ def test_columns_are_seen_in_tables_and_lines_but_not_where_they_cannot_be():
     lines = [Records(values=[b'1,"a,b"', b",c", b"1,2,3"])]
     assert columns_of(lines, Metadata(("n", "s"))) == {"n": ["1", None], "s": ["a,b", "c"]}
     assert columns_of(lines, Metadata()) == {}
+    lines = [Records(values=[b"1.5,nan", b"NaN,x"])]
+    assert columns_of(lines, Metadata(("n", "s"))) == {"n": ["1.5", None], "s": ["nan", "x"]}
     assert [kind_of(words) for words in (["1", None], ["1", "2.5"], ["1", "x"], [None])] == [
         *("whole numbers", "numbers", "text", "")
     ]
@@ -172,6 +174,9 @@ def test_columns_of_other_words_or_kinds_are_told():
     assert "warning: column 'day': no value of --validation_data ('Mo') is one of" in text
     assert "warning: column 'id': no value of --validation_data ('1.0') is one of" in text
     assert not [line for line in said(training, training) if "warning: column" in line]
+    table = WantedTable((WantedColumn("n"),), "n", missing="NA")
+    without = data_set("validation", columns={"n": ["1", "NA"]})
+    assert "warning: column 'n'" not in "\n".join(said(training, without, table=table))
 
 
 def test_times_in_another_unit_are_told_where_a_feed_may_take_them_as_numbers():

@@ -19,15 +19,17 @@ OUTPUTS = tf.zeros((4, 10))
 @pytest.mark.parametrize(
     "loss",
     [
+        "sparse_categorical_crossentropy",
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         lambda labels, outputs: tf.nn.sparse_softmax_cross_entropy_with_logits(
-            tf.reshape(labels, [-1]), outputs
+            tf.cast(tf.reshape(labels, [-1]), "int64"), outputs
         ),
     ],
 )
 def test_a_label_that_is_no_class_is_named(loss):
-    said = problem_of_labels(loss, OUTPUTS, LABELS)
-    assert said.startswith("a label is 11, and the model's output has 10 classes, 0 to 9; 1 of 4")
+    for labels in (LABELS, LABELS.astype(np.float32)):  # a Table gives numbers as float32
+        said = problem_of_labels(loss, OUTPUTS, labels)
+        assert said.startswith("a label is 11, and the model's output has 10 classes, 0 to 9; 1 of")
     assert problem_of_labels(loss, OUTPUTS, LABELS[:2]) == ""
 
 
@@ -50,6 +52,7 @@ def test_a_label_beyond_two_classes_is_named(loss):
 def test_numbers_that_are_no_classes_are_left_alone():
     mean = keras.losses.MeanSquaredError()
     assert problem_of_labels(mean, OUTPUTS, LABELS) == ""
+    assert problem_of_labels(mean, OUTPUTS, LABELS + 0.5) == ""
     assert problem_of_labels(mean, tf.zeros((4, 1)), LABELS) == ""
     ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     assert problem_of_labels(ignoring, OUTPUTS, np.array([-1, 3])) == ""

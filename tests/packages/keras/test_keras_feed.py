@@ -514,6 +514,17 @@ def test_columns_come_as_a_dict_of_tensors():
     assert all(a == label + 1 and name == f"n{label}".encode() for a, name, label in pairs)
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [([1, 2, None], "record 7: column 'a' is None"), ([1, "x"], "column 'a' is no tensor: .*")],
+)
+def test_a_column_that_is_no_tensor_is_named(values, said):
+    runner = FeedRunner(mapped(lambda record: (record["a"], 0.0)), Metadata())
+    chunks = iter([Records(5, columns={"a": np.array(values, object)})])
+    with pytest.raises(DataError, match=f"^{said}"):
+        list(runner.minibatches(chunks, Mode.TRAINING, 16, 1))
+
+
 def test_in_prediction_all_of_an_element_is_features():
     minibatches = run(mapped(parse_without_label), EXAMPLES, Mode.PREDICTION)
     assert minibatches[0].labels is None

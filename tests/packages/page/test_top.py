@@ -32,3 +32,6 @@ def test_the_display_says_why_there_is_no_answer(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "no answer so far: the master is in Slurm's queue (Resources)" in said
     assert "the job has ended" in said
+    monkeypatch.setattr(choose, "find", lambda name: WaitingJob(1))
+    assert run_command(["top", "clicks"]) == 0
+    assert capsys.readouterr().out == "the job has ended; elasticdl status tells how\n"

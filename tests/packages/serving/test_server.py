@@ -466,3 +466,14 @@ def test_an_address_of_ipv6_is_told_as_browsers_take_it(monkeypatch):
     monkeypatch.setattr("elasticdl.packages.serving.server.serve", lambda *given: given[-1]())
     told = CliRunner().invoke(serve_command, ["exports", "--host=::1"])
     assert told.output == "listens at http://[::1]:0\n"
+
+
+def test_a_model_of_the_jobs_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.serving.server.serve", lambda *given: None)
+    (tmp_path / "saved_model.pb").touch()
+    for place, found in (
+        (tmp_path, "a model of --output"),
+        (tmp_path / "saved_model.pb", "a file"),
+    ):
+        told = CliRunner().invoke(serve_command, [str(place)]).exception
+        assert f"expected the folder of --export_dir of a training job, found {found}" in str(told)

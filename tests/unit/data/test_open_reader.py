@@ -1,4 +1,6 @@
+import bz2
 import gzip
+import lzma
 import re
 from pathlib import Path
 
@@ -72,9 +74,18 @@ def test_an_unknown_format_says_how_to_name_it(tmp_path):
         open_reader(str(tmp_path), "format=xml")
 
 
-def test_a_gzipped_file_says_what_to_do(tmp_path):
-    (tmp_path / "a.data").write_bytes(gzip.compress(b"1,2\n"))
-    with pytest.raises(DataError, match="compressed by gzip"):
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.data", gzip.compress(b"1,2\n"), "gzip, and its name does not"),
+        ("a.csv.bz2", bz2.compress(b"1,2\n"), "bzip2; unpack it"),
+        ("a.csv.xz", lzma.compress(b"1,2\n"), "xz; unpack it"),
+        ("a.csv.zip", b"PK\x03\x04" + bytes(20), "zip; unpack it"),
+    ],
+)
+def test_a_compressed_file_says_what_to_do(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}: compressed by {said}"):
         open_reader(str(tmp_path))
 
 

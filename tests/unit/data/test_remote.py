@@ -388,3 +388,22 @@ def test_folders_and_globs_of_a_store_are_listed():
     ):
         with pytest.raises(DataError, match=re.escape(f"memory://{place}: {said}")):
             open_reader(f"memory://{place}")
+
+
+def test_a_server_is_asked_about_several_files_at_a_time(tmp_path, monkeypatch):
+    import fsspec
+
+    with RecordWriter(tmp_path / "a.rio") as writer:
+        writer.write(b"1")
+    for name in ("a.rio", "b.rio"):
+        content = (tmp_path / "a.rio").read_bytes()
+        fsspec.filesystem("memory").pipe_file(f"/several/{name}", content)
+    both, read_range = threading.Barrier(2, timeout=30), remote.read_range
+
+    def read_beside_another(*given):
+        both.wait()
+        return read_range(*given)
+
+    monkeypatch.setattr(remote, "read_range", read_beside_another)
+    reader = open_reader("memory://several")
+    assert [shard.num_records for shard in reader.shards()] == [1, 1]

@@ -77,7 +77,9 @@ def test_lines_that_end_with_cr_alone_are_told(tmp_path):
 
 
 def test_files_with_different_headers_are_refused(tmp_path):
+    write(tmp_path, "", "an empty file.csv")
     write(tmp_path, "a,b\n1,2\n", "one.csv")
+    assert open_reader(str(tmp_path), "skip_header=true").metadata.column_names == ("a", "b")
     write(tmp_path, "b,a\n1,2\n", "two.csv")
     with pytest.raises(DataError, match=r"two\.csv: its header is b,a, that of .*one\.csv is a,b"):
         open_reader(str(tmp_path), "skip_header=true").shards()

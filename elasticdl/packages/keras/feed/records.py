@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl.data.base import Records
 from elasticdl.data.strings import Array, Column, Strings, concatenate
+from elasticdl.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,22 @@ class RecordBatch:
     def tensors(self) -> tf.Tensor | dict[str, tf.Tensor]:
         """Return the records as `feed` sees them: a vector of strings, or a dict of columns."""
         if isinstance(self.records, Mapping):
-            return {name: column_tensor(column) for name, column in self.records.items()}
+            return {name: self._tensor(name, column) for name, column in self.records.items()}
         return tf.constant(self.records, tf.string)
+
+    def _tensor(self, name: str, column: Column) -> tf.Tensor | tf.RaggedTensor:
+        try:
+            return column_tensor(column)
+        except (TypeError, ValueError) as error:
+            row = next((row for row, value in enumerate(column) if value is None), None)
+            if row is None:
+                raise DataError(f"column {name!r} is no tensor: {error}") from error
+            number = int(self.numbers[row])
+            raise DataError(
+                f"record {number}: column {name!r} is None: expected NaN for a missing number, "
+                '"" for missing text, and an empty array for a missing list',
+                number,
+            ) from error
 
     def part(self, start: int, stop: int) -> RecordBatch:
         """Return the records from `start` up to `stop`."""

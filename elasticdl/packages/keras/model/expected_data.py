@@ -22,11 +22,15 @@ _FUNCTIONS_OF_TWO = (keras.losses.binary_crossentropy, keras.losses.binary_focal
 
 def is_refused(loss: Callable[..., object], label: Array, num_classes: int) -> bool:
     """Say whether a loss on TensorFlow raises on a label because of its number."""
-    try:
-        loss(tf.constant(label), tf.zeros((1, num_classes)))
-    except Exception as error:  # other faults are told by training
-        return isinstance(error, tf.errors.InvalidArgumentError)
-    return False
+
+    def raises(one: Array) -> bool:
+        try:
+            loss(tf.constant(one), tf.zeros((1, num_classes)))
+        except Exception as error:  # other faults are told by training
+            return isinstance(error, tf.errors.InvalidArgumentError)
+        return False
+
+    return raises(label) and not raises(np.zeros_like(label))
 
 
 class ExpectedData:
@@ -76,6 +80,9 @@ def problem_of_labels(
         is_no_class: Given the loss, a label out of range and the number of classes, says whether
             labels are classes.
     """
+    if isinstance(loss, str):
+        with contextlib.suppress(ValueError):  # of no such name, which building the model tells
+            loss = keras.losses.get(loss)
     outside_of_two = (labels < 0) | (labels > 1) if labels.dtype.kind in "iuf" else np.zeros(0)
     if outside_of_two.any() and _is_of_two(loss):
         return (
@@ -83,7 +90,7 @@ def problem_of_labels(
             f"{outside_of_two.sum():,} of {labels.size:,} labels are outside"
         )
     shape = getattr(outputs, "shape", None)
-    if loss is None or shape is None or len(shape) != 2 or labels.dtype.kind not in "iu":
+    if loss is None or shape is None or len(shape) != 2 or not _are_whole(labels):
         return ""
     num_classes = int(shape[-1])
     is_one_each = labels.size == len(labels)
@@ -99,13 +106,15 @@ def problem_of_labels(
     )
 
 
+def _are_whole(labels: Array) -> bool:
+    """Say whether labels are whole numbers, which a `Table` gives as float32."""
+    return labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and not (labels % 1).any())
+
+
 def _is_of_two(loss: object) -> bool:
     """Say whether a loss is Keras' cross-entropy of two classes."""
     if isinstance(loss, functools.partial):
         loss = loss.func
-    if isinstance(loss, str):
-        with contextlib.suppress(ValueError):  # of no such name, which building the model tells
-            loss = keras.losses.get(loss)
     return isinstance(loss, _OF_TWO) or any(loss is function for function in _FUNCTIONS_OF_TWO)
 
 

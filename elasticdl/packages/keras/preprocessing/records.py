@@ -97,7 +97,8 @@ def parser_of(
         raise ModelError(
             "Table: the lines have no names of columns; give "
             '--data_reader_params="skip_header=true" for files with a header, '
-            '--data_reader_params="columns=a,b,c" otherwise, or file_columns in the model file'
+            '--data_reader_params="columns=a,b,c" otherwise, or file_columns in the model file; '
+            "lines of JSON need a custom_data_reader (docs/data.md)"
         )
     _check_names(types, names)
     _check_lines(types, metadata, names, delimiter, missing)
