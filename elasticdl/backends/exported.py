@@ -23,8 +23,8 @@ def backend_of_export(directory: Path) -> Backend:
     """
     if has_rows_beside(directory):
         raise ModelError(
-            f"--saved_model={directory}: its rows lie beside it (--output_tables=parquet), for "
-            "others to look up; give the checkpoint (--checkpoint_dir_for_init) instead"
+            f"--saved_model={directory}: expected an export with its rows inside, found one with "
+            "--output_tables=parquet; give the checkpoint (--checkpoint_dir_for_init) instead"
         )
     backends = known().values()
     for backend in backends:

@@ -119,17 +119,17 @@ def _check_packages(config: JobConfig) -> None:
         pages()
     if config.seeing.tensorboard_log_dir is not None and not registry.places("trackers"):
         raise ConfigError(
-            "--tensorboard_log_dir: no package here writes for TensorBoard; install elasticdl anew"
+            "--tensorboard_log_dir: no package here writes for TensorBoard; reinstall elasticdl"
         )
     if config.has_worlds and not registry.places("rings"):
         raise ConfigError(
             f"--distribution_strategy={config.training.distribution_strategy}: no package here "
-            "brings all-reduce; install elasticdl anew, or choose another strategy"
+            "brings all-reduce; reinstall elasticdl, or choose another strategy"
         )
     if config.cluster.ps_autoscale and not registry.places("advisers"):
         raise ConfigError(
-            "--ps_autoscale: no package here says when a job needs more ps replicas; install "
-            "elasticdl anew"
+            "--ps_autoscale: no package here says when a job needs more ps replicas; reinstall "
+            "elasticdl"
         )
     for each in of_packages:
         each.check_machine(config)
@@ -309,8 +309,8 @@ def _check_model(config: JobConfig, path: Path) -> None:
         )
     if found is False and strategy is Strategy.HYBRID:
         raise ModelError(
-            f"{path}: {function}() has no embedding tables, of which --distribution_strategy="
-            f"{strategy} keeps the rows on ps replicas: expected "
+            f"{path}: {function}() has no embedding tables, and --distribution_strategy={strategy} "
+            "is for models with them: expected "
             f"--distribution_strategy={Strategy.ALLREDUCE}"
         )
 

@@ -157,8 +157,8 @@ def _end_begun_tasks(config: JobConfig, display: Display) -> JobStatus | None:
             f"--model_def={before.model.model_def}, which has ordered their records: {error}"
         ) from error
     display.note(
-        f"the model changes: {before.model.model_def} first ends the tasks that it has begun, for "
-        "it has ordered their records"
+        f"the model changes: {before.model.model_def} first finishes the tasks that it has begun, "
+        "because the order of their records is its own"
     )
     since = time.time()
     job = choose.submitter_for(before).submit(before, is_tied=True)
@@ -212,8 +212,8 @@ def _start_only(config: JobConfig) -> int:
     """Start a job, and print the commands that show it."""
     if config.checkpoint.summary is not None:
         raise ConfigError(
-            "--summary is written by a command that waits for the end of the job: use --wait in "
-            "place of --detach, or `elasticdl status --json` after the end"
+            "--summary is written by a command that waits for the end of the job: use --wait "
+            "instead of --detach, or `elasticdl status --json` after the end"
         )
     for line in _ways_to(submit(config).name):
         echo(line)

@@ -183,8 +183,8 @@ def _nearest(arrow: ModuleType, name: str, decimals: pyarrow.Array) -> pyarrow.A
         value = decimals[row].as_py()
         if value != float(values[row]):
             raise DataError(
-                f"column {name!r} ({decimals.type}) is read as float64, and has {value}, of which "
-                f"float64 makes {values[row]:.1f}; write it as text, or as int64",
+                f"column {name!r} ({decimals.type}) is read as float64, and has {value}, which "
+                f"float64 turns into {values[row]:.1f}; write it as text, or as int64",
                 row,
             )
     return numbers
@@ -198,8 +198,8 @@ def _with_nan(arrow: ModuleType, field: pyarrow.Field) -> Convert:
             return np.asarray(array.cast(arrow.float64()).to_numpy(zero_copy_only=False))
         except arrow.ArrowInvalid as error:
             raise DataError(
-                f"column {field.name!r} ({field.type}) has null, so it is read as float64, and it "
-                f"has numbers above 2^53, of which several would be one ({error}); fill the nulls"
+                f"column {field.name!r} ({field.type}) has null, so it is read as float64. It has "
+                f"numbers above 2^53, which would not stay different ({error}); fill the nulls"
             ) from error
 
     return convert
@@ -216,8 +216,8 @@ def _texts(arrow: ModuleType, field: pyarrow.Field) -> Convert:
         except arrow.ArrowInvalid:
             row, found = _first_no_text(array.cast(arrow.large_binary()).to_pylist())
             raise DataError(
-                f"column {field.name!r} is said to be text, and has {found[:40]!r}, which is not "
-                "UTF-8; write the column as binary, or mend the text",
+                f"column {field.name!r} is text, and has {found[:40]!r}, which is not UTF-8; "
+                "write the column as binary, or correct the text",
                 row,
             ) from None
         return Strings.of_nullable(array, "")
@@ -261,8 +261,8 @@ def _vectors(field: pyarrow.Field) -> Convert:
     def convert(array: pyarrow.Array) -> Column:
         if array.null_count:
             raise DataError(
-                f"column {field.name!r} ({field.type}) has null in place of a vector; fill it, or "
-                "write the column as lists of any length, of which null is an empty one"
+                f"column {field.name!r} ({field.type}) has null instead of a vector; fill it, or "
+                "write the column as lists of any length, in which null is an empty list"
             )
         flat = array.flatten()
         if flat.null_count and np.dtype(field.type.value_type.to_pandas_dtype()).kind != "f":
@@ -323,7 +323,7 @@ def read_stream(content: bytes) -> pyarrow.Table:
             left = len(content) - source.tell()
         found.validate(full=True)  # else what it says of lengths and places is believed
     except (arrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"no stream of Arrow: {error}") from error
+        raise DataError(f"not an Arrow stream: {error}") from error
     if left:
-        raise DataError(f"no stream of Arrow: {left} bytes follow after its end")
+        raise DataError(f"not an Arrow stream: {left} bytes follow after its end")
     return found

@@ -261,7 +261,7 @@ class OlderReader:
             except (TypeError, ValueError, OverflowError, DataError) as error:
                 raise DataError(
                     f"{shard.name}: column {name!r} of records [{start}, {start + len(rows)}) is "
-                    f"no array: {error}"
+                    f"not an array: {error}"
                 ) from error
         return Records(start, columns=columns)
 

@@ -60,7 +60,7 @@ def export(
     except ElasticdlError as error:
         if exchange.generation == lease.generation:
             raise
-        log.info("the export is begun anew: %s", error)
+        log.info("the export begins again: %s", error)
     return exchange.generation == lease.generation
 
 

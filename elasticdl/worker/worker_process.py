@@ -296,8 +296,8 @@ def check_callbacks(config: JobConfig, needs: CallbackNeeds, spec: ModelSpec) ->
         )
     if needs.watches and not config.data.evaluates:
         raise ModelError(
-            f"callback {needs.watches} watches evaluations, of which there is none while training: "
-            "say --validation_data or --validation_split"
+            f"callback {needs.watches} watches evaluations, but there are none during training: "
+            "give --validation_data or --validation_split"
         )
     if needs.watches and config.evaluation.evaluation_steps == 0:
         raise ModelError(

@@ -23,7 +23,7 @@ class WorldRestored(Kind):
 
     event: ClassVar[str] = "world restored"
     process: Process
-    version: Annotated[int, "model version that it was restored to; 0 if it began anew"]
+    version: Annotated[int, "model version that it was restored to; 0 if it began from nothing"]
     tasks: Annotated[int, "tasks that it lacked, which are trained again"]
     records: Annotated[int, "records in these"]
     seconds: Annotated[float, "seconds from the loss until then"]

@@ -63,8 +63,8 @@ def check_callback(
         )
     if not isinstance(callback, keras.callbacks.Callback):
         raise ModelError(
-            f"callbacks() returns {name}, which is no keras.callbacks.Callback; expected one, "
-            "or elasticdl.callbacks.LearningRateScheduler"
+            f"callbacks() returns {name}; expected a keras.callbacks.Callback or an "
+            "elasticdl.callbacks.LearningRateScheduler"
         )
     hooks = [hook for hook in _BATCH_HOOKS if _overrides(callback, hook)]
     if hooks:

@@ -141,7 +141,7 @@ class TokenServer:
         except ConfigError as error:
             started.put(error)
         except Exception as error:
-            log.exception("what %s asks for is no longer served; the job goes on", self._flag)
+            log.exception("the server of %s has failed; the job goes on without it", self._flag)
             # `start` waits for this if the error came before the port was open.
             why = f"{type(error).__name__}: {error}"
             started.put(ConfigError(f"{self._flag}={port}: cannot be served: {why}"))

@@ -57,7 +57,7 @@ def top(name: str, seconds: float, once: bool) -> int:
                 if once and misses == _MOST_MISSES and job.end(0.0) is None:
                     raise
             if found is None:
-                live.update(Text(f"no answer so far: {problem}"), refresh=not once)
+                live.update(Text(f"no answer yet: {problem}"), refresh=not once)
             else:
                 problem = problem and f"{problem}; the numbers are those of its last answer"
                 most = len(found.members) if once else max(1, console.height - _ROOM_LINES)

@@ -185,7 +185,7 @@ class SqlReader:
         except _NOT_OF_TYPE as error:
             raise DataError(
                 f"{self._place}: {self._which_is_wrong(query)}has a value of another type "
-                f"({_said(error)}); mend the value, or leave the column out by {FLAG}=columns=..."
+                f"({_said(error)}); correct it, or leave the column out by {FLAG}=columns=..."
             ) from error
 
     def _which_is_wrong(self, query: sqlalchemy.Select) -> str:
@@ -417,8 +417,8 @@ def _require_exact(values: Sequence[object], is_whole: bool) -> None:
             continue
         if not is_whole and float(value) != value:
             raise ValueError(
-                f"found {value}, of which float64 makes {float(value):.1f}; have the database "
-                "cast it to BIGINT or text"
+                f"found {value}, which float64 turns into {float(value):.1f}; cast it to BIGINT "
+                "or text in the database"
             )
         if is_whole:
             raise ValueError(

@@ -45,13 +45,13 @@ def read_columns(
         raise
     except Exception as error:  # Arrow raises what it likes for what it cannot read
         words = " ".join(str(error).split())[:300]
-        raise DataError(f"no stream of Arrow: {words}") from error
+        raise DataError(f"not an Arrow stream: {words}") from error
     try:
         return {spec.name: _array(spec, table.column(spec.name), most_bytes) for spec in specs}
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"no stream of Arrow: {' '.join(str(error).split())[:300]}") from error
+        raise DataError(f"not an Arrow stream: {' '.join(str(error).split())[:300]}") from error
 
 
 # --- before it is unpacked -----------------------------------------------------------------------
@@ -66,11 +66,11 @@ def _check_size(content: bytes, most_bytes: int, most_records: int) -> pyarrow.S
     reader = pa.ipc.MessageReader.open_stream(source)
     first = _next(reader)
     if first is None or first.type != "schema":
-        raise DataError("no stream of Arrow: expected that a schema comes first")
+        raise DataError("not an Arrow stream: expected a schema first")
     # Only the heads of the messages are read here: a small stream can unpack to many gigabytes.
     while (message := _next(reader)) is not None:
         if message.type not in ("record batch", "dictionary"):
-            raise DataError(f"no stream of Arrow: found a message {message.type!r}")
+            raise DataError(f"not an Arrow stream: found a message {message.type!r}")
         records, unpacked = _measured(message)
         num_bytes += unpacked
         num_records += records if message.type == "record batch" else 0
@@ -104,13 +104,13 @@ def _measured(message: Any) -> tuple[int, int]:
     total = 0
     for offset, length in flat.pairs(batch, 2):
         if min(offset, length) < 0 or offset + length > (0 if body is None else body.size):
-            raise DataError("no stream of Arrow: a buffer lies outside of its message")
+            raise DataError("not an Arrow stream: a buffer lies outside of its message")
         unpacked = length
         if is_compressed and length >= 8:
             (said,) = struct.unpack("<q", body.slice(offset, 8).to_pybytes())
             unpacked = length - 8 if said == _NOT_COMPRESSED else said
         if rows < 0 or unpacked < 0:
-            raise DataError("no stream of Arrow: a length is negative")
+            raise DataError("not an Arrow stream: a length is negative")
         total += unpacked
     return rows, total
 
@@ -139,7 +139,7 @@ class _Flat:
     def table(self, table: int, number: int) -> int:
         place = self.field(table, number)
         if place is None:
-            raise DataError("no stream of Arrow: a message has no content")
+            raise DataError("not an Arrow stream: a message has no content")
         return place + self._at(place, "<I")
 
     def pairs(self, table: int, number: int) -> Iterator[tuple[int, int]]:
@@ -150,7 +150,7 @@ class _Flat:
         vector = place + self._at(place, "<I")
         count = self._at(vector, "<I")
         if vector + 4 + 16 * count > len(self._content):
-            raise DataError("no stream of Arrow: a message is shorter than it says")
+            raise DataError("not an Arrow stream: a message is shorter than it says")
         yield from struct.iter_unpack("<qq", self._content[vector + 4 : vector + 4 + 16 * count])
 
     def _at(self, place: int, kind: str) -> int:

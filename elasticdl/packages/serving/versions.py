@@ -74,7 +74,7 @@ class Versions:
                 raise ExportError(f"{self._directory}: cannot be read: {error}") from error
             if current is None:
                 raise ExportError(
-                    f"{self._directory}: no version has been exported so far (there is no CURRENT)"
+                    f"{self._directory}: no version has been exported yet (there is no CURRENT)"
                 )
             # The pointer has a hash of the manifest, so an equal pointer means equal rows.
             if loaded is not None and current.version == loaded.pointer:

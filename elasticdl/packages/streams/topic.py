@@ -95,7 +95,7 @@ class Topic:
         """Return the partition in the name of a shard."""
         topic, _, number = name.rpartition("-")
         if topic != self.name or not number.isdecimal():
-            raise ValueError(f"{name} is no partition of the topic {self.name}")
+            raise ValueError(f"{name} is not a partition of the topic {self.name}")
         return int(number)
 
 
@@ -130,8 +130,8 @@ def parse(place: str) -> Topic:
     # The name of a topic is shown in logs and on pages.
     if (word := given.get("credentials", "file:/")) and not word.startswith(("file:/", "env:")):
         raise ConfigError(
-            f"{SCHEME}://{address}: credentials are no part of a name, which everybody sees: "
-            "expected credentials=file:/PATH or credentials=env:NAME"
+            f"{SCHEME}://{address}: everybody can see the name of a topic, so it may not have "
+            "credentials: expected credentials=file:/PATH or credentials=env:NAME"
         )
     if start not in _STARTS and _milliseconds(start) is None:
         raise ConfigError(
@@ -168,8 +168,8 @@ def parse(place: str) -> Topic:
     if commit is not None and not (commit and found.is_cut_as_it_comes):
         what = "its name is empty" if not commit else "the data have an end, and no order"
         raise ConfigError(
-            f"{place}: commit={commit}: expected the name of a consumer group, for which a topic "
-            f"without an end, or with order=partition, has its trained positions committed; {what}"
+            f"{place}: commit={commit}: expected the name of a consumer group, and a topic without "
+            f"an end or with order=partition; {what}"
         )
     return found
 

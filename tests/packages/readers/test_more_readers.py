@@ -419,7 +419,7 @@ def test_whole_numbers_of_a_database_stay_what_they_are(database, kind):
     ("kind", "values", "said"),
     [
         ("NUMERIC(38, 0)", [2**53 + 1, None], "the column has null, so it is float64"),
-        ("NUMERIC", [2**53 + 1], "9007199254740993, of which float64 makes 9007199254740992.0"),
+        ("NUMERIC", [2**53 + 1], "9007199254740993, which float64 turns into 9007199254740992.0"),
     ],
 )
 def test_numbers_of_a_database_that_would_meet_are_refused(database, kind, values, said):

@@ -281,7 +281,7 @@ def remove(directory):
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (remove, "version 3 is missing, of which version 4 is the difference"),
+        (remove, "version 3 is missing, which version 4 changes"),
         (repeat, "version 3: found version 2 in its place; versions are repeated"),
         (swap, "version 4: found version 3 in its place"),
         (damage_manifest, "version 3: its manifest is damaged or another one"),
