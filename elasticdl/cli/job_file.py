@@ -39,7 +39,7 @@ class _Words(yaml.SafeLoader):
         for number, name in enumerate(names):
             if name in names[:number]:
                 mark = node.value[number][0].start_mark
-                raise yaml.constructor.ConstructorError(None, None, f"{name} is there twice", mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{name} is given twice", mark)
         return super().construct_mapping(node, deep)
 
 

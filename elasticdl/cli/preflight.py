@@ -322,8 +322,8 @@ def _check_classes(classes: dict[str, tuple[str, ...]]) -> None:
     if ours and theirs and theirs != ours[: len(theirs)]:
         raise DataError(
             f"--validation_data: its folders are {', '.join(theirs)}, those of --training_data "
-            f"{', '.join(ours)}: a class has the number of its folder in the order of names, so "
-            "they would differ; make the same folders, also empty ones"
+            f"{', '.join(ours)}: the order of the folders' names numbers the classes, so the "
+            "numbers would differ; make the same folders, also empty ones"
         )
 
 
@@ -509,7 +509,7 @@ def _try_to_write(flag: str, path: Path) -> None:
         raise ConfigError(f"--{flag}: expected a folder, found the file {existing}")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"--{flag}: expected a folder to write in, found {existing} closed to you"
+            f"--{flag}: expected a folder to write in, found no permission for {existing}"
         )
     missing = [each for each in (path, *path.parents) if each.is_relative_to(existing)]
     made: list[Path] = []

@@ -153,8 +153,8 @@ def _end_begun_tasks(config: JobConfig, display: Display) -> JobStatus | None:
             pass  # it was told when the job began
     except ElasticdlError as error:
         raise ConfigError(
-            f"--model_changes=true: the tasks that are begun have to be ended by the model before, "
-            f"--model_def={before.model.model_def}, which has ordered their records: {error}"
+            f"--model_changes=true: the model before, --model_def={before.model.model_def}, has to "
+            f"finish the tasks that it has begun, but cannot: {error}"
         ) from error
     display.note(
         f"the model changes: {before.model.model_def} first finishes the tasks that it has begun, "
@@ -204,7 +204,7 @@ def submit(config: JobConfig) -> SubmittedJob:
     _tell([*preflight.check(config), *choose.notes(config)])
     ended = _end_begun_tasks(config, QuietDisplay())
     if ended is not None:
-        raise JobFailedError(f"the tasks begun by the model before were not done: {ended.message}")
+        raise JobFailedError(f"the tasks of the model before were not finished: {ended.message}")
     return _submit(config, is_tied=False, tell=lambda note: _tell([note]))
 
 

@@ -136,12 +136,12 @@ def _format_of_file(path: str, formats: Mapping[str, FileFormat]) -> str:
         return "tfrecord"
     if start.startswith(_GZIP_MAGIC):
         raise DataError(
-            f"{path}: compressed by gzip, and its name does not say what it holds; "
-            "name it so, for example .csv.gz"
+            f"{path}: compressed by gzip, and its name does not say the format of its content; "
+            "rename it, for example to NAME.csv.gz"
         )
     raise DataError(
-        f"{path}: of no known format ({', '.join(_formats())}), which its name would say; "
-        f"say which it is by {FLAG}=format=NAME"
+        f"{path}: its name has no known format ({', '.join(_formats())}); "
+        f"name the format by {FLAG}=format=NAME"
     )
 
 

@@ -120,7 +120,7 @@ class TracedValue(NDArrayOperatorsMixin):
         if isinstance(value, int | float | np.integer | np.floating):
             return self._builder.constant(float(value))
         raise ModelError(
-            f"the update rule {self._rule}: expected numbers and what was made of weight, "
+            f"the update rule {self._rule}: expected numbers, and values computed from weight, "
             f"gradient, slots, step and learning rate, found {type(value).__name__}"
         )
 

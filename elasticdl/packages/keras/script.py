@@ -266,7 +266,7 @@ class _Gradients:
                 )
             if number in found:
                 raise ModelError(
-                    f"apply_gradients(...): variable {name!r} is there twice; add its gradients up"
+                    f"apply_gradients(...): variable {name!r} is given twice; add up its gradients"
                 )
             found[number] = gradient
         if all(gradient is None for gradient in found.values()):

@@ -87,14 +87,12 @@ def init(
     text = dockerfile(contents, STOCK_IMAGE)
     # The user may have edited the Dockerfile, so it is not replaced silently.
     if path.exists() and path.read_text() != text and not overwrite:
-        raise ConfigError(
-            f"{path}: exists, and is not what would be written; give --overwrite to replace it"
-        )
+        raise ConfigError(f"{path}: exists, with another content; give --overwrite to replace it")
     path.write_text(text)
     for link in _links_out_of(model_zoo):
         click.echo(
-            f"note: {link} is a link to {link.readlink()}, which will not be in the image: the "
-            "link is copied, and not what it names; put the files there",
+            f"note: {link} is a link to {link.readlink()}, which will not be in the image: only "
+            "the link is copied; replace it by the files",
             err=True,
         )
     click.echo(f"wrote {path.name}, read it; elasticdl zoo build --image=NAME . builds the image")
@@ -102,11 +100,11 @@ def init(
     # A .dockerignore of the user may have rules for other images, so it is never replaced.
     if not ignored.exists():
         ignored.write_text(dockerignore(contents))
-        click.echo(f"wrote {ignored.name}: what is not sent to the image's builder")
+        click.echo(f"wrote {ignored.name}: the files that the builder of the image does not get")
     elif ignored.read_text() != dockerignore(contents):
         click.echo(
-            f"note: {ignored.name} was there and is kept; it must not leave out what the "
-            "Dockerfile copies, and should leave out data and keys",
+            f"note: {ignored.name} exists and is kept; it must not exclude what the Dockerfile "
+            "copies, and should exclude data and keys",
             err=True,
         )
 

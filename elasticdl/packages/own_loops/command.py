@@ -110,8 +110,8 @@ def configure(
         for flag in _OF_A_MODEL:
             if words.get(flag) is not None:
                 raise ConfigError(
-                    f"--{flag} is about a model that the job trains, and with --shards_only the "
-                    "script has its model to itself: expected one of these flags"
+                    f"--{flag} needs a model that the job trains, and with --shards_only the "
+                    "script trains its own: expected one of these flags"
                 )
     config = build_config("train", {**words, **model, **strategy})
     if choose.parts_of(config).sees_model_zoo(config):

@@ -239,7 +239,7 @@ class SqlReader:
         if len(table.primary_key.columns) != 1:
             raise ConfigError(
                 f"{FLAG}: table {table.name} has no primary key of one column: give key=COLUMN, a "
-                "column without null whose values are all different"
+                "column with unique values and without null"
             )
         return next(iter(table.primary_key.columns))
 
@@ -255,7 +255,7 @@ class SqlReader:
                     raise DataError(
                         f"{self._place}: table {name}: key {key.name} is {value!r} "
                         f"{'in a row' if value is None else 'in two rows'}; expected a column "
-                        "without null whose values are all different"
+                        "with unique values and without null"
                     )
                 if count == self._rows_per_shard:
                     yield _shard(name, first, last, count)

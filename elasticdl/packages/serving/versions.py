@@ -124,7 +124,7 @@ class Versions:
             content = (place / MANIFEST).read_bytes()
             if (found := digest(content)) != manifest.program.sha256:
                 raise ExportError(
-                    f"version {manifest.number}: its program {name} is another one: expected "
+                    f"version {manifest.number}: its program {name} was exchanged: expected "
                     f"SHA-256 {manifest.program.sha256}, found {found}"
                 )
             files = json.loads(content)["files"]

@@ -67,7 +67,7 @@ def test_a_damaged_compressed_file_is_told_and_leaves_no_copy(capsys, content, s
 
 def test_a_compressed_file_without_a_format_in_its_name_is_refused(capsys):
     Path("x.gz").write_bytes(gzip.compress(b"1\n"))
-    assert "name it so, for example .csv.gz" in count(capsys, "x.gz")[1]
+    assert "rename it, for example to NAME.csv.gz" in count(capsys, "x.gz")[1]
 
 
 def test_tfrecord_files_may_be_compressed():

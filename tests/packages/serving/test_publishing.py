@@ -307,7 +307,7 @@ def test_a_program_in_the_place_of_another_one_is_refused(exported, tmp_path):
     shutil.rmtree(directory / PROGRAM.name)
     (directory / another.name).rename(directory / PROGRAM.name)
 
-    with pytest.raises(ExportError, match=f"version 4: its program {PROGRAM.name} is another one"):
+    with pytest.raises(ExportError, match=f"version 4: its program {PROGRAM.name} was exchanged"):
         Versions(directory, tmp_path).next(None)
 
 

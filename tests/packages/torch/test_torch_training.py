@@ -404,7 +404,7 @@ class Dropping(Net):
 REFUSED_MODELS = {
     Doubled: "'layer.weight' is torch.float64 on cpu",
     InPlace: "changes its input in place",
-    Growing: "buffer 'sum' of the old one in a way that",
+    Growing: "buffer 'sum' from the old one in a way that",
     Sparse: "sparse=True is dense here",
 }
 

@@ -66,7 +66,7 @@ def test_the_format_is_told_by_first_bytes_extension_or_setting(
 
 def test_an_unknown_format_says_how_to_name_it(tmp_path):
     text(tmp_path / "part-00000")
-    with pytest.raises(DataError, match=r"of no known format .*--data_reader_params=format="):
+    with pytest.raises(DataError, match=r"no known format .*--data_reader_params=format="):
         open_reader(str(tmp_path))
     with pytest.raises(ConfigError, match="format=xml: expected one of recordio, tfrecord"):
         open_reader(str(tmp_path), "format=xml")
