@@ -210,7 +210,7 @@ def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
             "--checkpoint_dir_for_init begins there"
         )
     elif pause and end.status != "suspended":  # else its message says how
-        echo(f"the same command with --job_dir={job.name} goes on from here")
+        echo(f"the same command with --job_dir={job.name} continues the job")
 
 
 def _find(name: str) -> SubmittedJob:
