@@ -96,7 +96,7 @@ def model_before(config: JobConfig) -> JobConfig | None:
     if not is_other or not (before.keeps_own_checkpoints or before.checkpoint.checkpoint_dir):
         return None  # without a checkpoint all that was trained is trained again
     with _journal(config) as state:
-        # Without a begun task the other model can take over at once.
+        # If no task has begun, the other model can take over at once.
         if state is None or durable.model_change(state) == AT_REST:
             return None
         durable.change_model(state, BEGUN_FIRST)

@@ -249,7 +249,7 @@ def _needs(config: JobConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
     if config.command == "train":
         yield "optimizer", (model.optimizer,)
     if config.command == "evaluate":
-        # Of a checkpoint the loss is measured too; an export has none.
+        # The loss of a checkpoint is measured too; an export has no loss.
         of_loss = () if config.checkpoint.saved_model else (model.loss,)
         names = model.eval_metrics_fn, model.weighted_metrics_fn, *of_loss
         yield "eval_metrics_fn", names

@@ -73,7 +73,7 @@ def joined_kind(
     """Return the type that holds the values of two; None if there is none.
 
     A column that is all null in one file has no type there. Text is the same text in each form in
-    which Arrow keeps it. Of two types of numbers or times, the wider one holds both.
+    which Arrow keeps it. The wider of two types of numbers or times holds both.
     """
     kinds = [_plain(arrow, kind) for kind in (one, other)]
     if arrow.null() not in kinds and kinds.count(arrow.string()) == 1:

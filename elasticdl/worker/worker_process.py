@@ -122,7 +122,7 @@ class WorkerProcess:
 
         Args:
             trainer: Computes the gradients.
-            notes: What the job does otherwise than expected.
+            notes: The ways in which the job does not do what its author may expect.
 
         Raises:
             DataError: The data cannot be read.

@@ -45,7 +45,7 @@ def check_callback(
     Args:
         callback: The callback that `callbacks()` returned.
         rate: The optimizer's learning rate; None: it is a schedule.
-        metrics: What is better of each metric of the evaluations; None: they are not known.
+        metrics: Whether more or less is better, by metric; None: they are not known.
 
     Raises:
         ModelError: It could not; names it and what to do instead.
@@ -93,7 +93,7 @@ class KerasHooks:
     Args:
         callback: A new one.
         control: The job.
-        metrics: What is better of each metric of the evaluations.
+        metrics: Whether more or less is better, for each metric of the evaluations.
     """
 
     def __init__(

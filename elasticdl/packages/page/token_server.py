@@ -41,7 +41,7 @@ Certificate = tuple[Path, Path]
 """Files with a certificate and its key, which may be renewed."""
 
 log = logging.getLogger(__name__)
-_asked = logging.getLogger(f"{__name__}.asked")  # what is wrong with what strangers ask
+_asked = logging.getLogger(f"{__name__}.asked")  # faults in the requests of strangers
 _asked.addFilter(Sparingly())
 
 

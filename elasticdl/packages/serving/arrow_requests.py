@@ -43,7 +43,7 @@ def read_columns(
         table = read_stream(content)
     except DataError:
         raise
-    except Exception as error:  # Arrow raises what it likes for what it cannot read
+    except Exception as error:  # Arrow raises any error for unreadable input
         words = " ".join(str(error).split())[:300]
         raise DataError(f"not an Arrow stream: {words}") from error
     try:

@@ -305,7 +305,7 @@ def _forecasts(costs: list[Costs], clusters: list[Cluster], given: _Given) -> li
     """Forecast jobs, as many at a time as there are cores."""
     from elasticdl.packages.simulate.forecast import forecast
 
-    # With threads of this process about, a fork could hang.
+    # A fork could hang if this process had threads.
     cores = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
     hazards, seconds = repeat(given.hazards()), repeat(given.number("hours") * 3600)
     with cores, Progress(console=Terminal(stderr=True), transient=True) as progress:

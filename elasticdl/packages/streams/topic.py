@@ -34,7 +34,7 @@ class Topic:
     is_endless: Whether messages that arrive later are read too.
     keeps_order: Whether the messages of a partition are trained one after the other.
     commit: The group for which trained positions are committed, for monitoring; "": none.
-    disorder_seconds: How far messages of a partition may be out of the order of their event times.
+    disorder_seconds: The largest disorder of event times within a partition.
     settings: Settings of the reader in the name of the topic; they override those of all data.
     """
 
