@@ -1,7 +1,7 @@
-"""How Sphinx makes the site of these pages: `make docs`.
+"""Sphinx's settings for the site of these pages: `make docs`.
 
 The source is the whole repository, so that a link which works between two Markdown files works on
-the site. Which of its pages are part of the site is said by `include_patterns`.
+the site. `include_patterns` says which pages are part of the site.
 """
 
 import sys
@@ -45,7 +45,7 @@ suppress_warnings = ["myst.header"]
 # The interfaces are read from docstrings alone: no framework is imported.
 stand_ins.install()
 autodoc_member_order = "bysource"
-# What Keras and PyTorch call, and users do not.
+# Keras and PyTorch call these methods, and users do not.
 autodoc_default_options = {
     "exclude-members": "build, call, compute_mask, compute_output_shape, forward, get_config"
 }

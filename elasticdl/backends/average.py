@@ -138,7 +138,7 @@ class EvaluationLoss:
 
     def _leave_out(self, error: Exception) -> None:
         if not self._is_told:
-            log.warning("there is no loss of the validation data: %s", in_short(error, 300))
+            log.warning("the validation data has no loss: %s", in_short(error, 300))
         self._is_told = True
 
     def states(self) -> MetricStates:

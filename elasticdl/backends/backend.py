@@ -56,7 +56,7 @@ class TrainerSettings:
 class Backend(ABC):
     """A framework that models are written in. It has no state.
 
-    Of several backends that have imported a model's framework, the first one trains it.
+    If several backends have imported a model's framework, the first one trains it.
 
     Attributes:
         name: The framework's name in messages, such as "PyTorch".

@@ -23,8 +23,8 @@ def backend_of_export(directory: Path) -> Backend:
     """
     if has_rows_beside(directory):
         raise ModelError(
-            f"--saved_model={directory}: its rows lie beside it (--output_tables=parquet), for "
-            "others to look up; give the checkpoint (--checkpoint_dir_for_init) instead"
+            f"--saved_model={directory}: expected an export with its rows inside, found one with "
+            "--output_tables=parquet; give the checkpoint (--checkpoint_dir_for_init) instead"
         )
     backends = known().values()
     for backend in backends:
@@ -51,8 +51,8 @@ def may_be_loaded(directory: Path) -> bool:
     num_bytes = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     if num_bytes > _MOST_BYTES:
         log.warning(
-            "the export has %.1f GiB, and was not loaded: exports of more than %d GiB are not "
-            "asked a minibatch by the job",
+            "the export has %.1f GiB, and was not loaded: the job does not test exports of more "
+            "than %d GiB with a minibatch",
             num_bytes / (1 << 30),
             _MOST_BYTES >> 30,
         )

@@ -103,7 +103,7 @@ class ArrayModel:
 
     Attributes:
         ids: A function of the features. It returns the ids of each table, in order, in any shape.
-            Ids are numbers, or strings, of which `keys_of_strings` makes numbers.
+            Ids are numbers or strings; `keys_of_strings` turns strings into numbers.
         predict: A function of (dense by name, rows for each table, features). It returns the
             predictions.
         gradients: A function of (dense by name, rows, features, labels). It returns the mean loss,

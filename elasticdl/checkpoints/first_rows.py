@@ -46,5 +46,5 @@ def first_rows() -> FirstRows:
     """
     found: FirstRows | None = registry.only("first_rows")
     if found is None:
-        raise ConfigError("--pretrained_rows: no package here reads rows; install elasticdl anew")
+        raise ConfigError("--pretrained_rows: no package here reads rows; reinstall elasticdl")
     return found

@@ -20,14 +20,14 @@ def _help(field: str) -> str:
     "checkpoint",
     type=str,
     required=True,
-    help="The checkpoint: a version folder, or its parent for the newest; a path or URL.",
+    help="The checkpoint: a version folder, or its parent (the newest version); a path or URL.",
 )
 @click.option(
     "--export_tables",
     "directory",
     type=LocalPath(path_type=Path),
     required=True,
-    help="Folder to write to; new or empty.",
+    help="Folder to write to. It must be new or empty.",
 )
 @click.option(
     "--export_threshold",
@@ -46,8 +46,8 @@ def export(
 ) -> None:
     """Write the tables of a checkpoint as Parquet.
 
-    A table is a folder of files with the columns key and weights. The part of one ps replica of
-    the checkpoint is in memory at a time.
+    A table is a folder of files with the columns key and weights. The command loads the part of
+    one ps replica at a time.
     """
     # `--help` need not wait for these imports.
     import json

@@ -39,7 +39,7 @@ class _Words(yaml.SafeLoader):
         for number, name in enumerate(names):
             if name in names[:number]:
                 mark = node.value[number][0].start_mark
-                raise yaml.constructor.ConstructorError(None, None, f"{name} is there twice", mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{name} is given twice", mark)
         return super().construct_mapping(node, deep)
 
 
@@ -97,7 +97,7 @@ def write(path: Path, command: Command, config: JobConfig, given: Mapping[str, s
 def _word(path: Path, name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
-    # Without the value: it may have a password in a form that nobody would know.
+    # The value is left out: it may have a password in an unknown form.
     raise ConfigError(
         f"--config={path}: {name}: expected a text, a number, true or false, found "
         f"{type(value).__name__}"

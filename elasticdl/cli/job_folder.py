@@ -96,7 +96,7 @@ def model_before(config: JobConfig) -> JobConfig | None:
     if not is_other or not (before.keeps_own_checkpoints or before.checkpoint.checkpoint_dir):
         return None  # without a checkpoint all that was trained is trained again
     with _journal(config) as state:
-        # Without a begun task the other model can take over at once.
+        # If no task has begun, the other model can take over at once.
         if state is None or durable.model_change(state) == AT_REST:
             return None
         durable.change_model(state, BEGUN_FIRST)
@@ -119,9 +119,9 @@ def note_of_model(config: JobConfig, model_file: Path) -> str:
     if model_def != config.model.model_def or digest == _digest(model_file):
         return ""
     return (
-        f"{model_file} was changed since the job ran last. A task that is begun goes on after the "
-        "minibatches that are trained: if feed gives its records in another order now, or leaves "
-        "out others, some are trained twice and others never"
+        f"{model_file} was changed since the job ran last. A task that has begun continues after "
+        "its trained minibatches: if feed now gives its records in another order, or leaves out "
+        "other records, some are trained twice and others never"
     )
 
 

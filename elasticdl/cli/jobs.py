@@ -43,10 +43,10 @@ _JOB = click.argument("name", metavar="JOB")
 @click.command()
 @_JOB
 def attach(name: str) -> int:
-    """Show a running job up to its end.
+    """Show a running job until it ends.
 
-    JOB is a job's folder, or its name: then its newest folder below jobs/. Ctrl-C leaves the job,
-    which goes on. The exit code is that of the job: 0 if it has finished.
+    JOB is the folder of a job, or its name (the newest job of this name below jobs/). Ctrl-C ends
+    only this command: the job goes on. The exit code is that of the job: 0 if it has finished.
     """
     from elasticdl.cli.display import Display
     from elasticdl.cli.run import exit_code, left_alone
@@ -67,9 +67,9 @@ def attach(name: str) -> int:
 
 @click.command()
 @_JOB
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, as --summary has it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, like --summary.")
 def status(name: str, as_json: bool) -> None:
-    """Show where a job is, and its processes; or how it ended."""
+    """Show the progress and the processes of a job, or how it ended."""
     from elasticdl.cli import display, status_views
     from elasticdl.cli.summary import summarise
 
@@ -101,12 +101,12 @@ def status(name: str, as_json: bool) -> None:
 @click.command()
 @_JOB
 @click.argument("processes", metavar="[PROCESS]...", nargs=-1)
-@click.option("--follow", "-f", is_flag=True, help="Go on up to the end of the job.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the output until the job ends.")
 def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
-    """Print what processes of a job have printed.
+    """Print the output of the processes of a job.
 
-    PROCESS is master, worker-3, ps-0 or modelserver-0; without one, all of them, each line with its
-    process.
+    PROCESS is master, worker-3, ps-0 or modelserver-0. Without PROCESS the output of all is
+    printed, and each line begins with the name of its process.
     """
     job = _find(name)
     wanted = [_process(word) for word in processes]
@@ -125,11 +125,11 @@ def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
 
 @click.command()
 @_JOB
-@click.option("--follow", "-f", is_flag=True, help="Go on up to the end of the job.")
-@click.option("--json", "as_json", is_flag=True, help="Print each event as JSON, a line each.")
-@click.option("--beats", is_flag=True, help="Also what processes say with each heartbeat.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the events until the job ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
+@click.option("--beats", is_flag=True, help="Also print the reports of each heartbeat.")
 def events(name: str, follow: bool, as_json: bool, beats: bool) -> None:
-    """Print what has happened to a job."""
+    """Print the events of a job."""
     from elasticdl.observe.events import finite
 
     for event in _find(name).events(follow, with_beats=beats):
@@ -138,14 +138,14 @@ def events(name: str, follow: bool, as_json: bool, beats: bool) -> None:
 
 @click.command()
 @_JOB
-@click.option("--workers", type=click.IntRange(min=1), help="How many from now on.")
-@click.option("--ps", type=click.IntRange(min=1), help="How many ps replicas from now on.")
+@click.option("--workers", type=click.IntRange(min=1), help="The new number of workers.")
+@click.option("--ps", type=click.IntRange(min=1), help="The new number of ps replicas.")
 def scale(name: str, workers: int | None, ps: int | None) -> None:
-    """Have a running job go on with more workers or ps replicas, or fewer.
+    """Change the number of workers or ps replicas of a running job.
 
-    New workers start at once. If there are too many workers, the youngest leave after they have
-    finished their tasks; no record is lost or trained twice. If the number of ps replicas changes,
-    the model moves while it is trained, and the job does not wait for it.
+    New workers start at once. If there are too many workers, the youngest finish their tasks and
+    leave. If the number of ps replicas changes, the model moves to the new replicas while it is
+    trained. No record is lost or trained twice.
     """
     if workers is None and ps is None:
         raise ConfigError("give the number of workers (--workers), of ps replicas (--ps), or both")
@@ -155,23 +155,23 @@ def scale(name: str, workers: int | None, ps: int | None) -> None:
         echo(f"{job.name} goes on with {workers} workers")
     if ps is not None:
         ask(job, lambda client: client.set_num_ps(ps, ANSWER_SECONDS))
-        echo(f"the model of {job.name} is to be on {ps} ps replicas: elasticdl events tells when")
+        echo(f"the model of {job.name} moves to {ps} ps replicas: see elasticdl events")
 
 
 @click.command()
 @_JOB
-@click.option("--pause", is_flag=True, help="End the processes only: the job can be gone on with.")
-@click.option("--now", is_flag=True, help="End the processes at once, also without a master.")
+@click.option("--pause", is_flag=True, help="End the processes; the job can be continued.")
+@click.option("--now", is_flag=True, help="End the processes at once, even if no master answers.")
 @click.option(
-    "--drain", is_flag=True, help="Of a stream: train what has arrived by now, then finish."
+    "--drain", is_flag=True, help="On a stream: train what has arrived by now, then finish."
 )
 def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
     """Cancel a job: its processes end, and it counts as failed.
 
-    A cancelled job cannot be resumed, but a new job can begin with its newest checkpoint:
-    --checkpoint_dir_for_init. With --pause the job is not cancelled: the same train command with
-    --job_dir resumes it. With --drain a job on a stream trains the data that have arrived,
-    evaluates and exports as at the end of its data, and finishes.
+    A cancelled job cannot be continued, but a new job can begin with its newest checkpoint
+    (--checkpoint_dir_for_init). With --pause the job is not cancelled: the same train command with
+    --job_dir continues it. With --drain a job on a stream trains the data that has arrived,
+    evaluates and exports the model, and finishes.
     """
     if pause + now + drain > 1:
         raise ConfigError("--pause, --now and --drain end a job in different ways: give one")
@@ -197,7 +197,7 @@ def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
                 raise UnavailableError(
                     f"{error}; elasticdl stop --now {job.name} ends its processes all the same"
                 ) from error
-            echo(f"{job.name} has no master to be told ({why}): what it has is deleted")
+            echo(f"{job.name} has no running master ({why}); what it has started is deleted")
             job.delete()
     end = job.end(_STOP_SECONDS)
     if end is None:
@@ -212,7 +212,7 @@ def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
             "--checkpoint_dir_for_init begins there"
         )
     elif pause and end.status != "suspended":  # else its message says how
-        echo(f"the same command with --job_dir={job.name} goes on from here")
+        echo(f"the same command with --job_dir={job.name} continues the job")
 
 
 def _find(name: str) -> SubmittedJob:

@@ -12,7 +12,7 @@ def look_options() -> list[click.Option]:
             ["--quiet"],
             is_flag=True,
             panel="Command",
-            help="Print nothing but errors; --summary has the result.",
+            help="Print errors only. --summary writes the result to a file.",
         ),
         click.RichOption(
             ["--log_format"],
@@ -20,7 +20,7 @@ def look_options() -> list[click.Option]:
             default="text",
             show_default=True,
             panel="Command",
-            help="How to print what happens: for people, or one JSON object a line.",
+            help="How to print progress: as text, or as one JSON object a line.",
         ),
     ]
 

@@ -43,8 +43,8 @@ _CONTEXT = {
 }
 _ROOT_HELP = """Train deep models on many machines while machines come and go.
 
-A user's model file knows nothing of distribution; elasticdl runs it in one process, or on a
-master, workers and parameter servers, any of which may be killed at any moment.
+You write a model file without any code for distribution. elasticdl runs it in one process, or on a
+master, workers and parameter servers (ps replicas). If one of them is killed, the job goes on.
 
 \b
 Example:
@@ -58,16 +58,16 @@ _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)  # by words 
 _HELP = {
     "train": """Train a model.
 
-    Cuts the training data into parts that workers take one by one, evaluates on the way, writes
-    checkpoints and, at the end, a model that serves without elasticdl. The job ends with its
-    ledger: how many records of each epoch were trained once, repeatedly, or lost.""",
+    Workers take tasks, which are parts of the training data. The job evaluates the model
+    (--validation_data), writes checkpoints (--checkpoint_dir) and the trained model (--output). At
+    its end it prints the ledger: how many records were trained once, repeated, or lost.""",
     "evaluate": """Compute the metrics of a trained model.
 
-    The model is a checkpoint (--checkpoint_dir_for_init) or an exported one (--saved_model).""",
-    "predict": """Run a trained model over records.
+    Give a checkpoint (--checkpoint_dir_for_init) or an exported model (--saved_model).""",
+    "predict": """Predict with a trained model.
 
-    The model is a checkpoint (--checkpoint_dir_for_init) or an exported one (--saved_model).
-    Predictions go to the model file's PredictionOutputsProcessor, or else to --output.""",
+    Give a checkpoint (--checkpoint_dir_for_init) or an exported model (--saved_model).
+    Predictions go to --output, or to the PredictionOutputsProcessor of the model file.""",
 }
 
 
@@ -167,13 +167,13 @@ def _of_command(name: Command) -> list[click.Option]:
             is_eager=True,  # it gives defaults to the others
             callback=read,
             panel="Command",
-            help="Read flags from a YAML file, by their names; the command line wins.",
+            help="Read flags from this YAML file. Flags on the command line have priority.",
         ),
         click.RichOption(
             ["--write_config"],
             type=click.Path(path_type=Path),
             panel="Command",
-            help="Write a file for --config that has these flags, and start nothing.",
+            help="Write these flags to a file for --config, and start no job.",
         ),
     ]
 

@@ -119,17 +119,17 @@ def _check_packages(config: JobConfig) -> None:
         pages()
     if config.seeing.tensorboard_log_dir is not None and not registry.places("trackers"):
         raise ConfigError(
-            "--tensorboard_log_dir: no package here writes for TensorBoard; install elasticdl anew"
+            "--tensorboard_log_dir: no package here writes for TensorBoard; reinstall elasticdl"
         )
     if config.has_worlds and not registry.places("rings"):
         raise ConfigError(
             f"--distribution_strategy={config.training.distribution_strategy}: no package here "
-            "brings all-reduce; install elasticdl anew, or choose another strategy"
+            "brings all-reduce; reinstall elasticdl, or choose another strategy"
         )
     if config.cluster.ps_autoscale and not registry.places("advisers"):
         raise ConfigError(
-            "--ps_autoscale: no package here says when a job needs more ps replicas; install "
-            "elasticdl anew"
+            "--ps_autoscale: no package here says when a job needs more ps replicas; reinstall "
+            "elasticdl"
         )
     for each in of_packages:
         each.check_machine(config)
@@ -249,7 +249,7 @@ def _needs(config: JobConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
     if config.command == "train":
         yield "optimizer", (model.optimizer,)
     if config.command == "evaluate":
-        # Of a checkpoint the loss is measured too; an export has none.
+        # The loss of a checkpoint is measured too; an export has no loss.
         of_loss = () if config.checkpoint.saved_model else (model.loss,)
         names = model.eval_metrics_fn, model.weighted_metrics_fn, *of_loss
         yield "eval_metrics_fn", names
@@ -309,8 +309,8 @@ def _check_model(config: JobConfig, path: Path) -> None:
         )
     if found is False and strategy is Strategy.HYBRID:
         raise ModelError(
-            f"{path}: {function}() has no embedding tables, of which --distribution_strategy="
-            f"{strategy} keeps the rows on ps replicas: expected "
+            f"{path}: {function}() has no embedding tables, and --distribution_strategy={strategy} "
+            "is for models with them: expected "
             f"--distribution_strategy={Strategy.ALLREDUCE}"
         )
 
@@ -322,8 +322,8 @@ def _check_classes(classes: dict[str, tuple[str, ...]]) -> None:
     if ours and theirs and theirs != ours[: len(theirs)]:
         raise DataError(
             f"--validation_data: its folders are {', '.join(theirs)}, those of --training_data "
-            f"{', '.join(ours)}: a class has the number of its folder in the order of names, so "
-            "they would differ; make the same folders, also empty ones"
+            f"{', '.join(ours)}: the order of the folders' names numbers the classes, so the "
+            "numbers would differ; make the same folders, also empty ones"
         )
 
 
@@ -509,7 +509,7 @@ def _try_to_write(flag: str, path: Path) -> None:
         raise ConfigError(f"--{flag}: expected a folder, found the file {existing}")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"--{flag}: expected a folder to write in, found {existing} closed to you"
+            f"--{flag}: expected a folder to write in, found no permission for {existing}"
         )
     missing = [each for each in (path, *path.parents) if each.is_relative_to(existing)]
     made: list[Path] = []

@@ -153,12 +153,12 @@ def _end_begun_tasks(config: JobConfig, display: Display) -> JobStatus | None:
             pass  # it was told when the job began
     except ElasticdlError as error:
         raise ConfigError(
-            f"--model_changes=true: the tasks that are begun have to be ended by the model before, "
-            f"--model_def={before.model.model_def}, which has ordered their records: {error}"
+            f"--model_changes=true: the model before, --model_def={before.model.model_def}, has to "
+            f"finish the tasks that it has begun, but cannot: {error}"
         ) from error
     display.note(
-        f"the model changes: {before.model.model_def} first ends the tasks that it has begun, for "
-        "it has ordered their records"
+        f"the model changes: {before.model.model_def} first finishes the tasks that it has begun, "
+        "because the order of their records is its own"
     )
     since = time.time()
     job = choose.submitter_for(before).submit(before, is_tied=True)
@@ -204,7 +204,7 @@ def submit(config: JobConfig) -> SubmittedJob:
     _tell([*preflight.check(config), *choose.notes(config)])
     ended = _end_begun_tasks(config, QuietDisplay())
     if ended is not None:
-        raise JobFailedError(f"the tasks begun by the model before were not done: {ended.message}")
+        raise JobFailedError(f"the tasks of the model before were not finished: {ended.message}")
     return _submit(config, is_tied=False, tell=lambda note: _tell([note]))
 
 
@@ -212,8 +212,8 @@ def _start_only(config: JobConfig) -> int:
     """Start a job, and print the commands that show it."""
     if config.checkpoint.summary is not None:
         raise ConfigError(
-            "--summary is written by a command that waits for the end of the job: use --wait in "
-            "place of --detach, or `elasticdl status --json` after the end"
+            "--summary is written by a command that waits for the end of the job: use --wait "
+            "instead of --detach, or `elasticdl status --json` after the end"
         )
     for line in _ways_to(submit(config).name):
         echo(line)

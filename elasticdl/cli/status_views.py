@@ -1,4 +1,4 @@
-"""What packages show of the status of a job, beside what every job has."""
+"""Collects what packages show in the status of a job, beside the facts of every job."""
 
 from __future__ import annotations
 

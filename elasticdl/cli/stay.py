@@ -24,14 +24,14 @@ def stay_options() -> list[click.Option]:
             ["--detach"],
             is_flag=True,
             panel="Command",
-            help="Start the job and end; the job goes on, see elasticdl attach.",
+            help="Start the job and return. elasticdl attach shows the job later.",
         ),
         click.RichOption(
             ["--wait"],
             is_flag=True,
             panel="Command",
-            help="Show the job to its end; it goes on if this command ends before. Without --wait "
-            "and --detach a job on this machine ends with the command.",
+            help="Show the job until it ends. If this command ends earlier, the job goes on. (A "
+            "job on this machine without --wait or --detach ends with its command.)",
         ),
     ]
 

@@ -78,7 +78,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _SILENCE_SECONDS = FIRST_SECONDS  # without any news, before it is asked whether the job has ended
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 60.0  # what the processes of a tied job get to be gone when the viewer fails
-_GOES_ON = "the same command with --job_dir={} goes on from here"
+_GOES_ON = "the same command with --job_dir={} continues the job"
 _EVENT_SOURCES = ("master", "supervisor")
 
 

@@ -75,7 +75,7 @@ def joined_kind(
     """Return the type that holds the values of two; None if there is none.
 
     A column that is all null in one file has no type there. Text is the same text in each form in
-    which Arrow keeps it. Of two types of numbers or times, the wider one holds both.
+    which Arrow keeps it. The wider of two types of numbers or times holds both.
     """
     kinds = [_plain(arrow, kind) for kind in (one, other)]
     if arrow.null() not in kinds and kinds.count(arrow.string()) == 1:
@@ -185,8 +185,8 @@ def _nearest(arrow: ModuleType, name: str, decimals: pyarrow.Array) -> pyarrow.A
         value = decimals[row].as_py()
         if value != float(values[row]):
             raise DataError(
-                f"column {name!r} ({decimals.type}) is read as float64, and has {value}, of which "
-                f"float64 makes {values[row]:.1f}; write it as text, or as int64",
+                f"column {name!r} ({decimals.type}) is read as float64, and has {value}, which "
+                f"float64 turns into {values[row]:.1f}; write it as text, or as int64",
                 row,
             )
     return numbers
@@ -200,8 +200,8 @@ def _with_nan(arrow: ModuleType, field: pyarrow.Field) -> Convert:
             return np.asarray(array.cast(arrow.float64()).to_numpy(zero_copy_only=False))
         except arrow.ArrowInvalid as error:
             raise DataError(
-                f"column {field.name!r} ({field.type}) has null, so it is read as float64, and it "
-                f"has numbers above 2^53, of which several would be one ({error}); fill the nulls"
+                f"column {field.name!r} ({field.type}) has null, so it is read as float64. It has "
+                f"numbers above 2^53, which would not stay different ({error}); fill the nulls"
             ) from error
 
     return convert
@@ -218,8 +218,8 @@ def _texts(arrow: ModuleType, field: pyarrow.Field) -> Convert:
         except arrow.ArrowInvalid:
             row, found = _first_no_text(array.cast(arrow.large_binary()).to_pylist())
             raise DataError(
-                f"column {field.name!r} is said to be text, and has {found[:40]!r}, which is not "
-                "UTF-8; write the column as binary, or mend the text",
+                f"column {field.name!r} is text, and has {found[:40]!r}, which is not UTF-8; "
+                "write the column as binary, or correct the text",
                 row,
             ) from None
         return Strings.of_nullable(array, "")
@@ -263,8 +263,8 @@ def _vectors(field: pyarrow.Field) -> Convert:
     def convert(array: pyarrow.Array) -> Column:
         if array.null_count:
             raise DataError(
-                f"column {field.name!r} ({field.type}) has null in place of a vector; fill it, or "
-                "write the column as lists of any length, of which null is an empty one"
+                f"column {field.name!r} ({field.type}) has null instead of a vector; fill it, or "
+                "write the column as lists of any length, in which null is an empty list"
             )
         flat = array.flatten()
         if flat.null_count and np.dtype(field.type.value_type.to_pandas_dtype()).kind != "f":
@@ -325,9 +325,9 @@ def read_stream(content: bytes) -> pyarrow.Table:
             left = len(content) - source.tell()
         found.validate(full=True)  # else what it says of lengths and places is believed
     except (arrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"no stream of Arrow: {error}") from error
+        raise DataError(f"not an Arrow stream: {error}") from error
     if left:
-        raise DataError(f"no stream of Arrow: {left} bytes follow after its end")
+        raise DataError(f"not an Arrow stream: {left} bytes follow after its end")
     return found
 
 
@@ -346,10 +346,10 @@ def measure_stream(content: bytes) -> tuple[pyarrow.Schema, int, int]:
         reader = arrow.ipc.MessageReader.open_stream(arrow.BufferReader(content))
         first = _next(reader)
         if first is None or first.type != "schema":
-            raise DataError("no stream of Arrow: expected that a schema comes first")
+            raise DataError("not an Arrow stream: expected a schema first")
         while (message := _next(reader)) is not None:
             if message.type not in ("record batch", "dictionary"):
-                raise DataError(f"no stream of Arrow: found a message {message.type!r}")
+                raise DataError(f"not an Arrow stream: found a message {message.type!r}")
             records, unpacked = _measured(message)
             num_bytes += unpacked
             num_records += records if message.type == "record batch" else 0
@@ -358,7 +358,7 @@ def measure_stream(content: bytes) -> tuple[pyarrow.Schema, int, int]:
         raise
     except Exception as error:  # Arrow raises what it likes for what it cannot read
         words = " ".join(str(error).split())[:300]
-        raise DataError(f"no stream of Arrow: {words}") from error
+        raise DataError(f"not an Arrow stream: {words}") from error
 
 
 def _next(reader: Any) -> Any:
@@ -379,13 +379,13 @@ def _measured(message: Any) -> tuple[int, int]:
     total = 0
     for offset, length in flat.pairs(batch, 2):
         if min(offset, length) < 0 or offset + length > (0 if body is None else body.size):
-            raise DataError("no stream of Arrow: a buffer lies outside of its message")
+            raise DataError("not an Arrow stream: a buffer lies outside of its message")
         unpacked = length
         if is_compressed and length >= 8:
             (said,) = struct.unpack("<q", body.slice(offset, 8).to_pybytes())
             unpacked = length - 8 if said == _NOT_COMPRESSED else said
         if rows < 0 or unpacked < 0:
-            raise DataError("no stream of Arrow: a length is negative")
+            raise DataError("not an Arrow stream: a length is negative")
         total += unpacked
     return rows, total
 
@@ -414,7 +414,7 @@ class _Flat:
     def table(self, table: int, number: int) -> int:
         place = self.field(table, number)
         if place is None:
-            raise DataError("no stream of Arrow: a message has no content")
+            raise DataError("not an Arrow stream: a message has no content")
         return place + self._at(place, "<I")
 
     def pairs(self, table: int, number: int) -> Iterator[tuple[int, int]]:
@@ -425,7 +425,7 @@ class _Flat:
         vector = place + self._at(place, "<I")
         count = self._at(vector, "<I")
         if vector + 4 + 16 * count > len(self._content):
-            raise DataError("no stream of Arrow: a message is shorter than it says")
+            raise DataError("not an Arrow stream: a message is shorter than it says")
         yield from struct.iter_unpack("<qq", self._content[vector + 4 : vector + 4 + 16 * count])
 
     def _at(self, place: int, kind: str) -> int:

@@ -261,7 +261,7 @@ class OlderReader:
             except (TypeError, ValueError, OverflowError, DataError) as error:
                 raise DataError(
                     f"{shard.name}: column {name!r} of records [{start}, {start + len(rows)}) is "
-                    f"no array: {error}"
+                    f"not an array: {error}"
                 ) from error
         return Records(start, columns=columns)
 
@@ -284,8 +284,8 @@ def _column(values: Sequence[Any], dtype: np.dtype[Any] | None) -> Array:
         for value in values if whole else ():
             if type(value) in whole and abs(int(value)) > WHOLE_BELOW:
                 raise DataError(
-                    f"it has {value} beside real numbers, so that all are {found.dtype}, in which "
-                    "several whole numbers are one: expected one type, or text"
+                    f"it has {value} beside real numbers, so all become {found.dtype}, in which "
+                    "different whole numbers may be equal: expected one type, or text"
                 )
     kind = {"S": bytes, "U": str}.get(found.dtype.kind)
     if kind is None or not all(isinstance(value, kind) for value in values):

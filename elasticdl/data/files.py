@@ -93,8 +93,8 @@ class FileReader:
         """Yield the records of a shard, in order, a few thousand or 8 MiB at a time."""
         if shard.name not in self._known:
             raise DataError(
-                f"{shard.name}: not one of the {len(self._paths)} files of this reader, "
-                f"of which the first is {self._paths[0]}; do all processes see the same files?"
+                f"{shard.name}: not one of the {len(self._paths)} files of this reader "
+                f"({self._paths[0]}, ...); do all processes see the same files?"
             )
         file, next_record = self._open(shard.name), shard.start
         while next_record < shard.end:

@@ -25,7 +25,7 @@ from elasticdl.settings.reader_params import FLAG
 
 _MAGICS = ((RECORDIO_MAGIC, "recordio"), (b"PAR1", "parquet"))
 _NOT_READ = (
-    (b"\x1f\x8b", "gzip, and its name does not say what it holds; name it so, as .csv.gz"),
+    (b"\x1f\x8b", "gzip, and its name does not say the format of its content; rename it, for example to NAME.csv.gz"),
     (b"BZh", "bzip2; unpack it, or compress it by gzip or zstd"),
     (b"\xfd7zXZ", "xz; unpack it, or compress it by gzip or zstd"),
     (b"PK\x03\x04", "zip; unpack it, or read it by a custom_data_reader (docs/data.md)"),
@@ -144,8 +144,8 @@ def _format_of_file(path: str, formats: Mapping[str, FileFormat]) -> str:
         if start.startswith(magic):
             raise DataError(f"{path}: compressed by {what}")
     raise DataError(
-        f"{path}: of no known format ({', '.join(_formats())}), which its name would say; "
-        f"say which it is by {FLAG}=format=NAME, or read it by a custom_data_reader (docs/data.md)"
+        f"{path}: its name has no known format ({', '.join(_formats())}); name the format by "
+        f"{FLAG}=format=NAME, or read it by a custom_data_reader (docs/data.md)"
     )
 
 

@@ -125,7 +125,7 @@ class ParquetReader:
         return (
             f"of row groups of up to {rows:,} rows and {total / 2**20:,.0f} MiB in all, a process "
             f"keeps {KEPT_BYTES >> 20} MiB decoded; a task with pieces of all of them decodes the "
-            f"others anew: write row groups of {SHARD_ROWS:,} rows (row_group_size={SHARD_ROWS})"
+            f"others again: write row groups of {SHARD_ROWS:,} rows (row_group_size={SHARD_ROWS})"
         )
 
     def shards(self) -> list[Shard]:
@@ -140,8 +140,8 @@ class ParquetReader:
         """Yield the rows of a shard; only the row groups that it touches are read."""
         if shard.name not in self._known:
             raise DataError(
-                f"{shard.name}: not one of the {len(self._paths)} files of this reader, "
-                f"of which the first is {self._paths[0]}; do all processes see the same files?"
+                f"{shard.name}: not one of the {len(self._paths)} files of this reader "
+                f"({self._paths[0]}, ...); do all processes see the same files?"
             )
         num_rows = self._groups.footer(shard.name).metadata.num_rows
         if shard.end > num_rows:

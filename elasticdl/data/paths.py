@@ -69,7 +69,7 @@ def _expand_one(part: str) -> list[str]:
     if remote.is_url(part):
         found = [url for url in remote.list_files(part) if _is_data(url) and _is_meant(url, part)]
         if not found:
-            raise DataError(f"{part}: no data files; names that begin with _ or . are none")
+            raise DataError(f"{part}: no data files; names that begin with _ or . do not count")
         return found
     scheme, colon, path = part.partition("://")
     part = os.path.expanduser(path if colon and scheme in remote.NOT_REMOTE else part)

@@ -36,7 +36,7 @@ def is_held_out(name: str, start: int, end: int, share: float) -> NDArray[np.boo
     of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) makes
     a number of both that is as good as random.
     """
-    # Without the folder: the same data may lie elsewhere on another machine.
+    # The folder is left out: the same data may lie elsewhere on another machine.
     key = zlib.crc32(remote.without_query(name).rpartition("/")[2].encode()) + 1
     z = np.arange(start, end, dtype=np.uint64) + np.uint64((key << 32) & (2**64 - 1))
     z *= np.uint64(0x9E3779B97F4A7C15)

@@ -1,4 +1,4 @@
-"""How a launcher of a cluster ends the processes of a job."""
+"""Ends the processes of a job for a launcher of a cluster."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def take_port(
 def _cannot_listen(host: str, port: int) -> str:
     if port == 0:
         return f"--bind_address={host}: expected an address of this machine"
-    other = "" if is_loopback(host) else f", or {host} is no address of this machine"
+    other = "" if is_loopback(host) else f", or {host} is not an address of this machine"
     return (
         f"--master_port={port}: the port is taken by another process on this machine{other}; "
         "choose another one, or 0 for any that is free"

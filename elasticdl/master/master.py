@@ -217,7 +217,7 @@ class Master:
             trouble = self._job.journal_trouble  # "": it is slow, and no more
         config = self.core.config
         told = self._told or no_status(config.cluster.job_name, config.training.num_epochs)
-        text = f"the job stands still, since its journal takes nothing: {trouble}"
+        text = f"the job waits, because its journal cannot be written: {trouble}"
         return dataclasses.replace(told, message=text, seconds=self.now(), records_per_second=0.0)
 
     def _as_leaving(self, status: JobStatus) -> JobStatus:

@@ -49,7 +49,7 @@ class MasterTrackers(Trackers):
         _, waiting = await asyncio.wait(closing, timeout=_SILENT_SECONDS)
         if waiting:
             flags = tuple(sorted(closing[each] for each in waiting))
-            text = f"waiting up to {seconds:.0f} s for {', '.join(flags)} to take what came last"
+            text = f"waiting up to {seconds:.0f} s until {', '.join(flags)} has the last numbers"
             tell(Note(kinds.TrackersAwaited(flags), text))
             await asyncio.wait(waiting)
 
@@ -202,8 +202,8 @@ class Reporter:
         if seconds >= self._tells_of_journal_at:
             self._tells_of_journal_at = seconds + _SECONDS_BETWEEN_COMPLAINTS
             why = f" ({trouble})" if trouble else ""
-            text = f"the job's journal has taken nothing for {seconds:.0f} s{why}; still trying"
+            text = f"the job's journal cannot be written, for {seconds:.0f} s{why}; still trying"
             self.note(Note(kinds.JournalNews(), text, is_warning=True))
         elif seconds < PATIENCE_WITH_JOURNAL_SECONDS < self._tells_of_journal_at:
             self._tells_of_journal_at = PATIENCE_WITH_JOURNAL_SECONDS
-            self.note(Note(kinds.JournalNews(), "the job's journal is back"))
+            self.note(Note(kinds.JournalNews(), "the job's journal can be written again"))

@@ -81,8 +81,8 @@ def pages() -> Pages:
     found: Pages | None = registry.only("pages")
     if found is None:
         raise ConfigError(
-            "--dashboard_port, --metrics_port: no package here brings a page and metrics; install "
-            "elasticdl anew"
+            "--dashboard_port, --metrics_port: no package here brings a page and metrics; "
+            "reinstall elasticdl"
         )
     return found
 

@@ -25,12 +25,12 @@ Update = Callable[..., tuple["TracedValue", Mapping[str, "TracedValue"]]]
 
 
 class UpdateRule:
-    """An update rule of the user, which `optimizer` returns; for models on arrays and in PyTorch.
+    """A user's own update rule, returned by `optimizer`; for array models and in PyTorch.
 
-    `update` is called once, with values that note the operations on them: operators, comparisons,
-    `np.sqrt`, `np.where` and the like. The noted operations become a program that ps replicas and
+    `update` is called once, with values that record the operations on them: operators, comparisons,
+    `np.sqrt`, `np.where` and the like. The recorded operations become a program that replicas and
     workers run over rows and vectors, so no update runs Python. The program computes in float32.
-    Only results of numbers, `step` and `learning_rate` alone are computed in double precision.
+    Values that depend only on numbers, `step` and `learning_rate` have double precision.
 
     Example, Adagrad::
 
@@ -120,7 +120,7 @@ class TracedValue(NDArrayOperatorsMixin):
         if isinstance(value, int | float | np.integer | np.floating):
             return self._builder.constant(float(value))
         raise ModelError(
-            f"the update rule {self._rule}: expected numbers and what was made of weight, "
+            f"the update rule {self._rule}: expected numbers, and values computed from weight, "
             f"gradient, slots, step and learning rate, found {type(value).__name__}"
         )
 

@@ -144,8 +144,8 @@ class RedoLog:
         _, wants_checkpoint, problem = state or (0, False, None)
         if problem and problem != self._problem:
             log.warning(
-                "the redo log is broken off until the next checkpoint: %s; if this replica is "
-                "killed before, what is trained until then is trained again on it",
+                "the redo log is interrupted until the next checkpoint: %s; if this replica is "
+                "killed before that, the updates since the interruption are trained again",
                 problem,
             )
         self._problem = problem

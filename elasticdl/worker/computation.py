@@ -142,7 +142,7 @@ class Computation:
                 self._trainer.measure(minibatches, predictions)
             self._budget.measured(span.seconds, len(minibatches))
         except ModelError as error:
-            log.warning("there are no metrics of training: %s", error)
+            log.warning("metrics of training cannot be computed: %s", error)
             self._budget.give_up()
         running.is_measured = True
         running.to_measure.clear()
@@ -255,7 +255,7 @@ def _problem(result: StepResult, state: Float32) -> str:
         return f"loss is {result.loss:g}, and its gradient of embedding rows has NaN or infinity"
     if np.isinf(state).any() and (np.isnan(result.state_delta) & np.isinf(state)).any():
         return (
-            f"loss is {result.loss:g}, and state of the model that was infinite is not any more, "
-            "to which no change can be added (keep a large finite number in place of infinity),"
+            f"loss is {result.loss:g}, and state of the model that was infinite is finite now, "
+            "which no change can express (use a large finite number instead of infinity),"
         )
     return ""

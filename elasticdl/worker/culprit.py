@@ -1,4 +1,4 @@
-"""Which record it is that a model cannot compute: its task is halved until one record is left."""
+"""Finds the record that a model cannot compute: halves its task until one record is left."""
 
 from __future__ import annotations
 

@@ -82,5 +82,5 @@ class WorkerDeparture:
         try:
             return self._master.leave(Role.WORKER, self._worker_id, _TELL_SECONDS)
         except UnavailableError as error:
-            log.warning("%s; it is told at the end once more", error)
+            log.warning("%s; it is reported again at the end", error)
             return True

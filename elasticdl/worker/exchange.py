@@ -266,7 +266,7 @@ class Exchange:
     def _with_rest(self, given: Parameters, training: bool, step: Step | None = None) -> Parameters:
         """Add to the rows of stores the parameters of this worker, then the rows of sources.
 
-        What is added later is as new or newer, so the staleness is at most the one of the stores.
+        Later parts are as new or newer, so the staleness is at most the one of the stores.
         """
         if self.ring is not None:
             given = replace(given, of_ring=self.ring.pull(step))

@@ -41,7 +41,7 @@ def export(
         lease: The lease of the export.
         by_clock: Whether rows with a limited life expire by the clock; expired rows are not
             written. In a stream the master removes them, by the time of events.
-        trained_on: What is known of the columns of the training data; it is written beside the
+        trained_on: The known facts about the columns of the training data, written beside the
             model.
 
     Returns:
@@ -60,7 +60,7 @@ def export(
     except ElasticdlError as error:
         if exchange.generation == lease.generation:
             raise
-        log.info("the export is begun anew: %s", error)
+        log.info("the export begins again: %s", error)
     return exchange.generation == lease.generation
 
 

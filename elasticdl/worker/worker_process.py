@@ -122,7 +122,7 @@ class WorkerProcess:
 
         Args:
             trainer: Computes the gradients.
-            notes: What the job does otherwise than expected.
+            notes: The ways in which the job does not do what its author may expect.
 
         Raises:
             DataError: The data cannot be read.
@@ -296,8 +296,8 @@ def check_callbacks(config: JobConfig, needs: CallbackNeeds, spec: ModelSpec) ->
         )
     if needs.watches and not config.data.evaluates:
         raise ModelError(
-            f"callback {needs.watches} watches evaluations, of which there is none while training: "
-            "say --validation_data or --validation_split"
+            f"callback {needs.watches} watches evaluations, but there are none during training: "
+            "give --validation_data or --validation_split"
         )
     if needs.watches and config.evaluation.evaluation_steps == 0:
         raise ModelError(

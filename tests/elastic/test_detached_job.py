@@ -269,7 +269,7 @@ def test_a_job_that_is_paused_or_killed_is_gone_on_with_by_the_same_command(job)
     processes = job.processes()
     code, out, err = job.stop("--pause")
     assert (code, err) == (0, "")
-    assert "the same command with --job_dir=job goes on from here" in out
+    assert "the same command with --job_dir=job continues the job" in out
     assert_all_end(processes)
     assert job.command("attach")[0] == 130
     assert_no_orphan_is_left_when_the_root_is_killed(job)

@@ -139,7 +139,7 @@ def test_job_whose_own_disk_is_full_stands_still_and_says_so(tmp_path, disk):
         filler = fill(disk)
         running.until(lambda status: "database or disk is full" in status.message)
         gate.unlink()  # what is in hand is worked off; no more is handed out
-        until_printed(running, "the job stands still, since its journal takes nothing")
+        until_printed(running, "the job waits, because its journal cannot be written")
         filler.unlink()
         assert is_exact(running.finish()), running.log()
     assert running.events("task failed") == []

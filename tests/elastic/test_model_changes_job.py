@@ -173,7 +173,7 @@ def test_a_record_is_trained_by_one_model_or_the_other_when_their_orders_differ(
     words = train(tmp_path, "after", model_changes="true", **more)
     with RunningJob(tmp_path, words) as job:
         (line,) = job.finish()["ledger"]
-        assert "before.forward first ends the tasks" in job.printed()
+        assert "before.forward first finishes the tasks" in job.printed()
     assert (line["trained_once"], line["repeated"], line["lost"]) == (num_records, 0, 0)
     (tables,) = (path for path in (tmp_path / "tables").iterdir() if path.is_dir())
     counts = pyarrow.dataset.dataset(tables).to_table()["weights"].to_pylist()

@@ -175,7 +175,7 @@ def test_the_files_to_read_first_are_there():
     ("row", "file", "number"),
     [
         ("checkpoint", "elasticdl/checkpoints/writing.py", r"_FORMAT = (\d)"),
-        ("export that goes on", "elasticdl/packages/serving/chain.py", r"FORMAT = (\d)"),
+        ("continuous export", "elasticdl/packages/serving/chain.py", r"FORMAT = (\d)"),
         ("journal", "elasticdl/master/durable.py", r"_FORMAT = (\d)"),
         ("record files", "crates/edl-recordio/src/format.rs", r"VERSION: u16 = (\d)"),
         ("event log", "elasticdl/observe/kind.py", r"SCHEMA = (\d)"),

@@ -189,7 +189,7 @@ def _locked(job_dir: Path, lock: int | None = None) -> Iterator[TextIO]:
             if error.errno not in NO_LOCKS:
                 raise
             _log.warning(
-                "--job_dir=%s: this file system has no locks; see to it that nobody starts the "
+                "--job_dir=%s: this file system has no locks; make sure that nobody starts the "
                 "job twice",
                 job_dir,
             )

@@ -187,9 +187,7 @@ class Anomalies:
         if self.fullest_share < FULL or self._tables is None:
             return
         held = self._tables.replica_bytes
-        advice = (
-            "More ps replicas (--num_ps_pods) share the rows, and --ps_memory_limit is the bound."
-        )
+        advice = "Give the job more ps replicas (--num_ps_pods), or a higher --ps_memory_limit."
         name = f"ps replica {held.index(max(held))}"
         text = f"the rows of {name} take {self.fullest_share:.0%} of --ps_memory_limit. {advice}"
         yield Anomaly("full ps replica", name, advice), text
@@ -232,8 +230,8 @@ class Anomalies:
             if rows < SKEWED * mean or spent is None or _working(spent) < LOADED:
                 continue
             advice = (
-                "Rows are spread by a hash of their key, so few keys make that, which all "
-                "minibatches have: fewer ps replicas (--num_ps_pods) do as well."
+                "Rows are spread by a hash of their key, so the cause is a few keys that occur in "
+                "all minibatches: fewer ps replicas (--num_ps_pods) would be as fast."
             )
             name = f"ps replica {index}"
             text = f"{name} is asked for {rows / mean:.1f} times as many rows as the mean. {advice}"
@@ -284,10 +282,10 @@ def _stragglers(workers: Mapping[int, _Worked]) -> Iterator[tuple[Anomaly, str]]
 def _compared(stage: str, factor: float) -> str:
     """Say how a stage of a worker compares with that of the others."""
     if factor == 1.0:
-        return "none of its stages takes longer than that of the others"
+        return "none of its stages takes longer than in the other workers"
     if math.isinf(factor):
-        return f"it spends time on {stage}, and the others do not"
-    return f"its {stage} takes {factor:.1f} times as long as that of the others"
+        return f"it spends time on {stage}, and the other workers do not"
+    return f"its {stage} takes {factor:.1f} times as long as in the other workers"
 
 
 def _slowest_stage(worker: _Worked, others: list[_Worked]) -> tuple[str, float]:

@@ -14,7 +14,7 @@ FACTOR = 100.0
 """A loss above this multiple of the first one is no loss of a model that learns."""
 
 _LEAST = 1e-3  # of a first loss that is next to nothing
-_ADVICE = "A smaller learning rate may help, and numbers that are scaled to be near 0."
+_ADVICE = "Try a smaller learning rate, and scale numeric features to be near 0."
 
 
 class Divergence:

@@ -8,7 +8,7 @@ from elasticdl.observe.kind import Kind
 
 
 class Anomaly(Kind):
-    """Something is unusual, and was not at the look before."""
+    """Something is unusual that was not unusual at the last check."""
 
     event: ClassVar[str] = "anomaly"
     what: Annotated[
@@ -16,16 +16,16 @@ class Anomaly(Kind):
         "straggler, rising loss, diverging loss, loss is no number, busy ps replica, "
         "full ps replica, skewed ps replicas",
     ]
-    process: Annotated[str, "name of the process; empty if it is about the job"]
+    process: Annotated[str, "name of the process; empty if it is about the whole job"]
     advice: Annotated[str, "what to do, for people; also in `text`"]
-    stage: Annotated[str, "of a straggler: the stage that takes longer than that of others"] = ""
+    stage: Annotated[str, "for a straggler: the stage that takes longer than in others"] = ""
 
 
 class Overfitting(Kind):
-    """A metric of validation data gets worse while training data are learnt better; said once."""
+    """A validation metric gets worse while training gets better. The event is written once."""
 
     event: ClassVar[str] = "overfitting"
-    metric: Annotated[str, "name"]
+    metric: Annotated[str, "name of the metric"]
     mode: Annotated[str, "max or min: which is better"]
     best: Annotated[float, "its value in the best evaluation"]
-    value: Annotated[float, "its value now"]
+    value: Annotated[float, "its value in the newest evaluation"]

@@ -42,7 +42,7 @@ class OverfitMetric:
         return (
             f"the model overfits: validation {self.metric.metric} was best {when} "
             f"({self.best.value:.4g}) and is {self.last:.4g} now, while training "
-            f"{self.training.metric} went on from {self.from_value:.4g} to {self.to_value:.4g}. "
+            f"{self.training.metric} improved from {self.from_value:.4g} to {self.to_value:.4g}. "
             f"{self._remedy}"
         )
 

@@ -10,20 +10,20 @@ from elasticdl.observe.kinds import Process
 
 
 class WorldClosed(Kind):
-    """Workers have agreed on who reduces together."""
+    """A new world was formed: the workers that reduce their gradients together."""
 
     event: ClassVar[str] = "world"
-    world: Annotated[int, "its number"]
-    workers: Annotated[Sequence[int], "its members by rank"]
-    behind: Annotated[Sequence[int], "those that are given the parameters of the first"]
+    world: Annotated[int, "number of the world"]
+    workers: Annotated[Sequence[int], "its workers, in the order of their ranks"]
+    behind: Annotated[Sequence[int], "workers that get the parameters of rank 0"]
 
 
 class WorldRestored(Kind):
-    """All workers of a job without ps replicas were lost; another one goes on."""
+    """All workers of an all-reduce job were lost, and a new worker has restored the parameters."""
 
     event: ClassVar[str] = "world restored"
     process: Process
-    version: Annotated[int, "model version that it was restored to; 0 if it began anew"]
-    tasks: Annotated[int, "tasks that it lacked, which are trained again"]
-    records: Annotated[int, "records in these"]
-    seconds: Annotated[float, "seconds from the loss until then"]
+    version: Annotated[int, "model version that it was restored to; 0 if it began from nothing"]
+    tasks: Annotated[int, "number of tasks that are trained again, because it lacks them"]
+    records: Annotated[int, "number of records in these tasks"]
+    seconds: Annotated[float, "seconds from the loss until the parameters were restored"]

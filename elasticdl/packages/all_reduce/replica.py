@@ -111,7 +111,7 @@ class Replica:
                 f"the model has embedding tables ({names}), and with --distribution_strategy="
                 f"{Strategy.ALLREDUCE} each worker would hold all their rows: expected "
                 f"--distribution_strategy={Strategy.HYBRID} or {Strategy.PARAMETER_SERVER}, or "
-                "keras.layers.Embedding in place of elasticdl.layers.Embedding if the tables are "
+                "keras.layers.Embedding instead of elasticdl.layers.Embedding if the tables are "
                 "small"
             )
         self._model, self._first = model, (dense, state)

@@ -110,8 +110,8 @@ def _values(database: Database, name: str, type_name: str) -> _Values:
         kind, v = "text", "nullif(x::VARCHAR, '')"
     else:
         raise ConfigError(
-            f"column {name!r} is {type_name}, of which there are no statistics; "
-            "choose others by --data_reader_params=columns=..."
+            f"column {name!r} is {type_name}, a type without statistics; "
+            "choose other columns by --data_reader_params=columns=..."
         )
     present = f"len(list_filter({column}, lambda x: ({v}) IS NOT NULL)) > 0" if is_list else ""
     return _Values(kind, f"(SELECT {v} AS v, r FROM ({inner}))", present)

@@ -37,36 +37,36 @@ if TYPE_CHECKING:
     "--output",
     type=LocalPath(path_type=Path),
     required=True,
-    help="Write this JSON file, whose format docs/data.md describes; one of this name is replaced.",
+    help="JSON file to write; an existing file is replaced. docs/data.md describes its format.",
 )
 @click.option(
     "--num_buckets",
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="Buckets of about equally many values, of which the boundaries are told.",
+    help="How many buckets of about equally many values to find boundaries for.",
 )
 @click.option(
     "--vocabulary_limit",
     type=click.IntRange(min=0),
     default=100_000,
     show_default=True,
-    help="Most values of a vocabulary, the most frequent ones.",
+    help="Largest size of a vocabulary; it keeps the most frequent values.",
 )
 @click.option(
     "--vocabulary_threshold",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Leave values out of a vocabulary that occur more rarely.",
+    help="Leave out of a vocabulary all values that occur less often.",
 )
 @click.option(
     "--distinct_limit",
     type=click.IntRange(min=1),
     default=10_000_000,
     show_default=True,
-    help="A column with more different values than this is estimated: their number by HyperLogLog, "
-    "quantiles and what is frequent from a sample.",
+    help="A column with more different values is estimated: their number by HyperLogLog, quantiles "
+    "and frequent values from a sample.",
 )
 @types_option
 @missing_option

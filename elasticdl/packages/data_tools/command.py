@@ -41,7 +41,7 @@ data.add_command(analyze)
 @click.argument("source")
 @reader_params
 def count(source: str, params: str) -> None:
-    """Count the records of SOURCE, by file and in all; of a topic, by partition, as it is now."""
+    """Count the records of SOURCE, by file (in a topic, by partition) and in all."""
     from elasticdl.data.open import open_reader
     from elasticdl.data.sources import stream_at
 
@@ -94,16 +94,16 @@ def _count_messages(source: str, params: str) -> None:
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="Show so many records of each file.",
+    help="How many records of each file to show.",
 )
 @click.option("--verify", is_flag=True, help="Read everything and check all checksums.")
 @reader_params
 @click.pass_context
 def inspect(context: click.Context, source: str, num_shown: int, verify: bool, params: str) -> None:
-    """Show what files of SOURCE hold: size, blocks, index, torn tails and the first records.
+    """Show each file of SOURCE: size, blocks, index, torn tail and first records.
 
-    The exit code is 1 if a file is torn or damaged. For data that is read as a whole, such as a
-    database, the command shows the columns and the first records.
+    The exit code is 1 if a file is torn or damaged. For a source without files, such as a database,
+    the command shows the columns and the first records.
     """
     from elasticdl.data.open import format_of_whole
     from elasticdl.data.paths import expand_paths
@@ -306,7 +306,7 @@ def _print_facts(path: str, facts: dict[str, str], records: list[str], problem: 
 
 @data.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--yes", is_flag=True, help="Change the file. Without it, say what would be done.")
+@click.option("--yes", is_flag=True, help="Change the file. Without --yes, only show the change.")
 @click.pass_context
 def repair(context: click.Context, file: Path, yes: bool) -> None:
     """Cut off the torn tail of a RecordIO or TFRecord FILE, and complete its index.

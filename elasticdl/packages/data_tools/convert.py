@@ -60,7 +60,7 @@ def convert(
         DataError: A record cannot be read or encoded, or a file cannot be written.
     """
     if not reader.shards():
-        raise DataError(f"{target.path}: not written, for there are no records")
+        raise DataError(f"{target.path}: not written, because there are no records")
     batches = _encoded(reader, encode, on_progress)
     if target.records_per_file is None:
         _require_folder(target.path.parent)

@@ -41,16 +41,16 @@ _ONLY_RAW = {name: f"--{name}" for name in _RAW_NAMES}
 types_option = click.option(
     "--types",
     default="",
-    help='Types of CSV columns for --as example or analyze, "day=int64;delay=float;x=bytes". '
-    "Those not named are found by reading the data once more. Of other columns of numbers: int64 "
-    "or float for --as example.",
+    help='Types of CSV columns for --as example or analyze: "day=int64;delay=float;x=bytes". The '
+    "types of other columns are found by reading the data once more. In other formats, int64 or "
+    "float for a column of numbers (--as example).",
 )
 missing_option = click.option(
     "--missing",
     multiple=True,
     default=("", "NA"),
     show_default='"" and "NA"',
-    help="A field that stands for no value in a CSV column of numbers; may be given several times.",
+    help="Text of a missing value in a CSV column of numbers; may be given several times.",
 )
 reader_params = click.option(
     "--data_reader_params",
@@ -67,7 +67,7 @@ reader_params = click.option(
     "--format",
     "format_name",
     type=click.Choice(["recordio", "tfrecord", "parquet"]),
-    help="Format to write. Default: by the extension of DESTINATION, or else recordio. parquet "
+    help="Format to write. Default: by the extension of DESTINATION, otherwise recordio. parquet "
     "needs --from.",
 )
 @click.option(
@@ -78,13 +78,13 @@ reader_params = click.option(
 @click.option(
     "--records_per_file",
     type=click.IntRange(min=1),
-    help="Write files of so many records; DESTINATION is then a new folder. Default with --from: "
+    help="Records in each file; DESTINATION is then a new folder. Default with --from: "
     f"{RECORDS_PER_FILE:,}.",
 )
 @click.option(
     "--records_per_row_group",
     type=click.IntRange(min=1),
-    help="With --format=parquet: records of a row group. Default: 8192. A task decodes the row "
+    help="With --format=parquet: records in a row group. Default: 8192. A task decodes the row "
     "groups that it touches, so they should not be much larger than a task.",
 )
 @click.option(
@@ -103,7 +103,7 @@ reader_params = click.option(
     "--from",
     "raw_format",
     type=click.Choice(["criteo"]),
-    help="Read SOURCE as lines of Criteo's: label, 13 numbers and 26 categories with tabs between "
+    help="Read SOURCE as Criteo's lines: label, 13 numbers and 26 categories with tabs between "
     "them; plain, or compressed by gzip or zstd. DESTINATION is a new folder.",
 )
 @click.option(
@@ -124,15 +124,15 @@ reader_params = click.option(
 @click.option(
     "--on_error",
     type=click.Choice(["stop", "skip"]),
-    help="With --from: what a line that is no record does: end the conversion with nothing "
-    "written (stop, the default), or be told and left out.",
+    help="With --from: what to do with a bad line: stop and write nothing (the default), or report "
+    "it and leave it out (skip).",
 )
 @click.option(
     "--error_limit",
     type=click.IntRange(min=1),
-    help="With --on_error=skip: the most lines to leave out. Default: 1000.",
+    help="With --on_error=skip: how many bad lines may be left out. Default: 1000.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace DESTINATION if it is a file that exists.")
+@click.option("--overwrite", is_flag=True, help="Replace DESTINATION if it is an existing file.")
 @click.pass_context
 def convert(
     context: click.Context,

@@ -162,7 +162,7 @@ def _narrowed(name: str, values: Array, takes_nearest: bool) -> NDArray[np.float
     remedy = f"write whole numbers as int64 by --types={name}=int64, or take the nearest float32 "
     remedy += f"by --types={name}=float"
     raise ValueError(
-        f"column {name!r} has {float(values[first])!r}, of which a float feature makes "
+        f"column {name!r} has {float(values[first])!r}, which a float feature turns into "
         f"{float(narrow[first])!r}: "
         + ("leave the record out" if np.isinf(narrow[first]) else remedy)
     )

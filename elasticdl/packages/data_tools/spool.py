@@ -233,8 +233,8 @@ def _features_one_by_one(records: Records, source: str) -> Iterator[tuple[str, l
         example = {} if value in _EMPTY_EXAMPLES else decode_example(value)
         if example is None:
             raise ConfigError(
-                f"{source}: record {number} is no tf.train.Example: its records have no columns "
-                "that statistics could be of"
+                f"{source}: record {number} is not a tf.train.Example, so the data has no columns "
+                "for statistics"
             )
         decoded.append(example)
     for name in sorted({name for example in decoded for name in example}):

@@ -96,8 +96,8 @@ GONE: dict[str, str] = {
     "elasticdl_preprocessing.feature_column": _NO_COLUMNS,
     "elasticdl_preprocessing.utils.decorators": "make a keras.Input for each feature in the model "
     "function",
-    "elasticai_api": "a loop of one's own runs by elasticdl run, in PyTorch or TensorFlow, with "
-    "elasticdl.controller in place of elasticai_api",
+    "elasticai_api": "run your own loop, in PyTorch or TensorFlow, by elasticdl run, with "
+    "elasticdl.controller instead of elasticai_api",
 }
 """Old module, or a name in it -> advice on what to write instead."""
 

@@ -247,7 +247,7 @@ class PythonState:
 def _has(thing: object, name: str) -> bool:
     """Whether an object has an attribute, without a question to a `__getattr__` of the user's.
 
-    That may raise any error, or make what it is asked for.
+    Such a `__getattr__` may raise any error, or create the attribute.
     """
     return inspect.getattr_static(thing, name, _EMPTY) is not _EMPTY
 

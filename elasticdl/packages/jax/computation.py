@@ -28,7 +28,7 @@ class JaxComputation(Compiled[JaxStep, JaxInference]):
 
     Args:
         placed: The model.
-        rules: What training makes of its state.
+        rules: The rule by which training changes each state variable.
         loss: `loss` of the model file.
         make_loss: Makes the loss of a minibatch, given the names of the outputs.
         sample: A first minibatch.

@@ -155,8 +155,8 @@ class JaxCollector:
         if any(used[:num_parameters]):
             raise ModelError(
                 f"Embedding {name!r}: its ids depend on a parameter, or on rows that were looked "
-                "up before, which Keras on JAX has not so far: make them of features alone, or say "
-                "KERAS_BACKEND=tensorflow"
+                "up before, which is not supported with Keras on JAX: compute them from features "
+                "alone, or set KERAS_BACKEND=tensorflow"
             )
         # Ids that are one unchanged feature need no call of JAX: `ids` takes the feature itself.
         places = [k for k, is_used in enumerate(used) if is_used]

@@ -74,8 +74,8 @@ class JaxModel(PlacedModel):
             name = type(layer).__name__
             if isinstance(layer, Remote):
                 raise ModelError(
-                    f"layer {layer.name!r} is elasticdl.layers.{name}, which is computed by "
-                    f"TensorFlow so far: {_INSTEAD}"
+                    f"layer {layer.name!r} is elasticdl.layers.{name}, which needs TensorFlow: "
+                    f"{_INSTEAD}"
                 )
             if type(layer).__module__.startswith("elasticdl.packages.keras.preprocessing"):
                 raise ModelError(
@@ -85,8 +85,8 @@ class JaxModel(PlacedModel):
             if isinstance(layer, Embedding) and (layer.keep_names or layer.statistics is not None):
                 what = "keep_names" if layer.keep_names else "statistics"
                 raise ModelError(
-                    f"Embedding {layer.name!r} has {what}, which Keras on JAX has not so far: "
-                    f"leave it out, or {_INSTEAD}"
+                    f"Embedding {layer.name!r} has {what}, which is not supported with Keras on "
+                    f"JAX: leave it out, or {_INSTEAD}"
                 )
 
     def _meet(self, layer: keras.layers.Layer, ids: jax.Array) -> jax.Array:

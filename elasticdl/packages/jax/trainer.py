@@ -125,8 +125,8 @@ class JaxTrainer(ComposedTrainer):
     def _compute(self, placed: JaxModel, updates: Updates) -> JaxComputation:
         if updates.scale is not None:
             raise ModelError(
-                "the model computes in float16, whose loss must be scaled, which Keras on JAX has "
-                f"not so far: use the policy mixed_bfloat16 or float32, or {_TENSORFLOW}"
+                "the model computes in float16, which needs loss scaling; this is not supported "
+                f"with Keras on JAX: use the policy mixed_bfloat16 or float32, or {_TENSORFLOW}"
             )
         sample = self._sample
         rules = rules_of(placed, sample.mode, lambda: JaxStateStep(placed, sample, False))

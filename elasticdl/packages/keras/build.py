@@ -176,7 +176,7 @@ def build(
         spec: The functions of the model file.
         seed: The seed of the initial values.
         sample: A first minibatch.
-        framework: What computes the model.
+        framework: The framework that computes the model.
 
     Raises:
         ModelError: Something of the model file cannot be applied here; says what and why.

@@ -63,7 +63,7 @@ def job_callbacks(
     Args:
         callbacks: `callbacks` of the model file.
         optimizer: The user's.
-        metrics: What is better of each metric; see `Metrics.watched`.
+        metrics: Whether more or less is better, by metric; see `Metrics.watched`.
 
     Raises:
         ModelError: A callback cannot work in a job; names it and the setting to use instead.

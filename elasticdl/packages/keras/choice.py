@@ -42,5 +42,5 @@ def check_framework(expected: str) -> None:
     if name != expected:
         raise ModelError(
             f"KERAS_BACKEND={name}: expected the package {name!r} of elasticdl, found it removed; "
-            "install elasticdl anew"
+            "reinstall elasticdl"
         )

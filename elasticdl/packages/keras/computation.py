@@ -22,7 +22,7 @@ class KerasComputation(Lookups, StepPart, Protocol):
     """Computes a model that is placed.
 
     Attributes:
-        rules: What training makes of the state.
+        rules: The rule by which training changes each state variable.
         newest: The dense and state vectors of the newest step; empty before.
     """
 

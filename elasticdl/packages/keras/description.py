@@ -52,7 +52,7 @@ class Updates:
         rate: The learning rate by model version.
         has_schedule: The rate follows the version, and callbacks cannot set it.
         scale: The scale of the loss, for a model that computes in float16.
-        callbacks: Those that the job calls.
+        callbacks: The callbacks that the job calls.
     """
 
     optimizer: keras.optimizers.Optimizer
@@ -90,7 +90,7 @@ def read_updates(
     Args:
         spec: The functions of the model file.
         placed: The model.
-        metrics: What is better of each metric; see `Metrics.watched`.
+        metrics: Whether more or less is better, by metric; see `Metrics.watched`.
     """
     dense = placed.dense.describe()
     if spec.optimizer is None:
@@ -137,8 +137,8 @@ def describe(
     Args:
         placed: The model.
         updates: Its updates.
-        rules: What training makes of its state.
-        untrained: What no gradient reaches.
+        rules: The rule by which training changes each state variable.
+        untrained: The variables that no gradient reaches.
         seed: The seed of new rows.
     """
     state = zip(placed.state.describe(), rules.momenta, rules.are_assigned, strict=True)
@@ -223,7 +223,7 @@ def tell_untrained(placed: PlacedModel, untrained: Untrained) -> None:
     """Say what is never updated, since the loss does not depend on it.
 
     Raises:
-        ModelError: That is all of the model.
+        ModelError: No variable of the model has a gradient.
     """
     dense, tables = untrained.dense, untrained.tables
     names = [v.path for k, v in enumerate(placed.dense.variables) if k in dense]

@@ -156,7 +156,7 @@ class Exported:
             self._loaded = tf.saved_model.load(str(directory))
         except (OSError, ValueError, tf.errors.OpError) as error:
             raise ModelError(
-                f"{self._named} is no SavedModel: {' '.join(str(error).split())[:1000]}"
+                f"{self._named} is not a SavedModel: {' '.join(str(error).split())[:1000]}"
             ) from error
         if not hasattr(self._loaded, ENDPOINT):
             raise ModelError(

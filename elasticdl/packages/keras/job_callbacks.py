@@ -45,7 +45,7 @@ def check_callback(
     Args:
         callback: The callback that `callbacks()` returned.
         rate: The optimizer's learning rate; None: it is a schedule.
-        metrics: What is better of each metric of the evaluations; None: they are not known.
+        metrics: Whether more or less is better, by metric; None: they are not known.
 
     Raises:
         ModelError: It could not; names it and what to do instead.
@@ -63,8 +63,8 @@ def check_callback(
         )
     if not isinstance(callback, keras.callbacks.Callback):
         raise ModelError(
-            f"callbacks() returns {name}, which is no keras.callbacks.Callback; expected one, "
-            "or elasticdl.callbacks.LearningRateScheduler"
+            f"callbacks() returns {name}; expected a keras.callbacks.Callback or an "
+            "elasticdl.callbacks.LearningRateScheduler"
         )
     hooks = [hook for hook in _BATCH_HOOKS if _overrides(callback, hook)]
     if hooks:
@@ -93,7 +93,7 @@ class KerasHooks:
     Args:
         callback: A new one.
         control: The job.
-        metrics: What is better of each metric of the evaluations.
+        metrics: Whether more or less is better, for each metric of the evaluations.
     """
 
     def __init__(

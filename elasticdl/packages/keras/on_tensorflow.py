@@ -21,7 +21,7 @@ class OnTensorFlow(Computes):
 
     Args:
         placed: The model.
-        rules: What training makes of its state.
+        rules: The rule by which training changes each state variable.
         gradient: Its gradient; None if the model file has no loss.
         loss: `loss` of the model file.
 

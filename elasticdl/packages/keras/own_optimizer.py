@@ -195,7 +195,7 @@ class _Values:
     def _use(self, node: tf.Operation) -> None:
         handle = id(self._outer.get(node.inputs[0].name))
         if handle not in self._held:
-            raise unsupported(f"a variable that is no slot ({node.name})", self._rule)
+            raise unsupported(f"a variable that is not a slot ({node.name})", self._rule)
         if node.type == "ReadVariableOp":
             self.note(node.outputs[0], self._held[handle])
             return

@@ -262,11 +262,11 @@ class _Gradients:
             if number is None:
                 raise ModelError(
                     "apply_gradients(...): expected zip(gradients, model.trainable_variables), "
-                    f"found {name!r} in place of a variable of the model"
+                    f"found {name!r}, which is not a variable of the model"
                 )
             if number in found:
                 raise ModelError(
-                    f"apply_gradients(...): variable {name!r} is there twice; add its gradients up"
+                    f"apply_gradients(...): variable {name!r} is given twice; add up its gradients"
                 )
             found[number] = gradient
         if all(gradient is None for gradient in found.values()):
@@ -375,8 +375,8 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
     if done := _num_updates(optimizer):
         raise ModelError(
             f"wrap(model, optimizer): expected a new optimizer, found one that has made {done} "
-            "updates, of which the job would know nothing; --checkpoint_dir_for_init goes on from "
-            "a job's checkpoint"
+            "updates, which the job would not know; --checkpoint_dir_for_init continues from the "
+            "checkpoint of a job"
         )
 
 

@@ -63,9 +63,9 @@ def dry_run(config: JobConfig) -> int:
     show_default=True,
     help="ServiceAccount of the pods, as in elasticdl train.",
 )
-@click.option("--queues", is_flag=True, help="With the rights that jobs with --queue_name need.")
+@click.option("--queues", is_flag=True, help="Include the rights that --queue_name needs.")
 def rbac(namespace: str, service_account: str, queues: bool) -> None:
-    """Print the rights that jobs need on Kubernetes, for kubectl apply -f -.
+    """Print the RBAC manifests that jobs need on Kubernetes, for kubectl apply -f -.
 
     \b
     Example:

@@ -92,7 +92,7 @@ def _store(api: Api, path: str, change: Resource, given_up: threading.Event) -> 
         persistently(
             lambda: api.patch(path, change),
             given_up,
-            lambda error: log.warning("the Job cannot be told how it ended yet: %s", error),
+            lambda error: log.warning("the end cannot be written to the Job yet: %s", error),
         )
 
     try:

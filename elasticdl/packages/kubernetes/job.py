@@ -34,7 +34,7 @@ _DIRECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0  # to a master; if there is none, another pod is looked for
 _SILENCE_SECONDS = 3600.0  # of a log that is followed
 
-_RESUME = "it goes on where it was when its Job is no longer suspended"
+_RESUME = "it continues when its Job is resumed"
 
 log = logging.getLogger(__name__)
 

@@ -157,7 +157,7 @@ def _is_there(api: Api, secret: Manifest, uid: str, mounted: Path) -> bool:
         # An earlier pod has made the Secret, and it will be mounted soon; or an ending job has it.
         backoff.pause()
     raise LaunchError(
-        f"there is a Secret {name} of something else in {api.namespace}: delete it, or give the "
+        f"the Secret {name} in {api.namespace} does not belong to this job: delete it, or give the "
         "job another --job_name"
     )
 

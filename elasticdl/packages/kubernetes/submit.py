@@ -163,8 +163,8 @@ def _make_part(api: Api, manifest: Manifest, uid: str) -> None:
             return
         backoff.pause()
     raise LaunchError(
-        f"there is a {kind} {name} of something else in the namespace {api.namespace}: delete it, "
-        "or give another --job_name"
+        f"the {kind} {name} in the namespace {api.namespace} does not belong to this job: delete "
+        "it, or give another --job_name"
     )
 
 

@@ -37,7 +37,7 @@ def zoo() -> None:
     "--base_image",
     default=STOCK_IMAGE,
     show_default=True,
-    help="What the image begins with. One without elasticdl needs --local_pkg_path.",
+    help="Base image of the Dockerfile. If it has no elasticdl, give --local_pkg_path.",
 )
 @click.option(
     "--model_zoo",
@@ -48,21 +48,21 @@ def zoo() -> None:
     "installed.",
 )
 @click.option(
-    "--extra_pypi_index", default="", help="URL of a package index to ask beside PyPI; no password."
+    "--extra_pypi_index", default="", help="URL of a package index beside PyPI, without a password."
 )
 @click.option(
     "--cluster_spec",
     type=click.Path(path_type=Path),
-    help="File of --cluster_spec, copied to /cluster_spec.",
+    help="The file for --cluster_spec of elasticdl train; copied to /cluster_spec.",
 )
 @click.option(
     "--local_pkg_path",
     "--local_pkg_dir",
     "local_pkg_path",
     type=click.Path(path_type=Path),
-    help="A wheel, or a folder of wheels, to install: dist after `make wheel`.",
+    help="A wheel or a folder of wheels to install, such as dist after `make wheel`.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a Dockerfile that exists.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing Dockerfile.")
 def init(
     base_image: str,
     model_zoo: Path,
@@ -71,7 +71,7 @@ def init(
     local_pkg_path: Path | None,
     overwrite: bool,
 ) -> None:
-    """Write a Dockerfile for the model files, into this folder.
+    """Write a Dockerfile for the model files into this folder.
 
     \b
     Example:
@@ -87,14 +87,12 @@ def init(
     text = dockerfile(contents, STOCK_IMAGE)
     # The user may have edited the Dockerfile, so it is not replaced silently.
     if path.exists() and path.read_text() != text and not overwrite:
-        raise ConfigError(
-            f"{path}: exists, and is not what would be written; give --overwrite to replace it"
-        )
+        raise ConfigError(f"{path}: exists, with another content; give --overwrite to replace it")
     path.write_text(text)
     for link in _links_out_of(model_zoo):
         click.echo(
-            f"note: {link} is a link to {link.readlink()}, which will not be in the image: the "
-            "link is copied, and not what it names; put the files there",
+            f"note: {link} is a link to {link.readlink()}, which will not be in the image: only "
+            "the link is copied; replace it by the files",
             err=True,
         )
     click.echo(f"wrote {path.name}, read it; elasticdl zoo build --image=NAME . builds the image")
@@ -102,11 +100,11 @@ def init(
     # A .dockerignore of the user may have rules for other images, so it is never replaced.
     if not ignored.exists():
         ignored.write_text(dockerignore(contents))
-        click.echo(f"wrote {ignored.name}: what is not sent to the image's builder")
+        click.echo(f"wrote {ignored.name}: the files that the builder of the image does not get")
     elif ignored.read_text() != dockerignore(contents):
         click.echo(
-            f"note: {ignored.name} was there and is kept; it must not leave out what the "
-            "Dockerfile copies, and should leave out data and keys",
+            f"note: {ignored.name} exists and is kept; it must not exclude what the Dockerfile "
+            "copies, and should exclude data and keys",
             err=True,
         )
 
@@ -115,9 +113,9 @@ def init(
 @click.option("--image", required=True, help="Name of the image: registry/name:tag.")
 @click.argument("path", type=click.Path(path_type=Path), default=".")
 def build(image: str, path: Path) -> int:
-    """Build the image of the Dockerfile in the folder PATH, by default this folder.
+    """Build an image from the Dockerfile in the folder PATH (by default, this folder).
 
-    The command uses docker, else podman, else buildah.
+    The command uses docker if it is installed, otherwise podman, otherwise buildah.
     """
     _check_image("--image", image)
     if not (path / "Dockerfile").is_file():
@@ -134,10 +132,10 @@ def build(image: str, path: Path) -> int:
 @zoo.command()
 @click.argument("image")
 def push(image: str) -> int:
-    """Push IMAGE to the registry that its name begins with.
+    """Push IMAGE to the registry in its name.
 
-    The command uses docker, else podman, else buildah, as `zoo build` does. Log in before, with the
-    engine's own command: docker login REGISTRY.
+    The command uses the same engine as `zoo build`. First log in with the engine's own command,
+    such as docker login REGISTRY.
     """
     _check_image("IMAGE", image)
     engine = container_engine.find()

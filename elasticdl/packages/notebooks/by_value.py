@@ -265,8 +265,8 @@ def _reduced_by_keras(obj: Any) -> Any:
         if any(kind.__name__ in ("Loss", "Metric") for kind in type(obj).__mro__):
             return copyreg.__newobj__, (type(obj),), dict(vars(obj))  # type: ignore[attr-defined]
         raise pickle.PicklingError(
-            "Keras cannot make it anew, for which get_config has to return the arguments of "
-            f"__init__: {error}"
+            "Keras cannot make a copy of it; get_config has to return the arguments of __init__: "
+            f"{error}"
         ) from error
     return with_own_classes, (own, make, given)
 

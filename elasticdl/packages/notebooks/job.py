@@ -60,12 +60,12 @@ def train(
     job_dir: str | Path | None = None,
     **settings: object,
 ) -> Job:
-    """Start a job on processes, and return the running job; it goes on without this program.
+    """Start a job in processes of its own, and return it. The job outlives this program.
 
     Args:
         model: A model file (`"model.py"`), `package.module.function` below `model_zoo/`, a module,
-            or functions by their names in a model file: `{"forward": forward, "feed": feed}`. They
-            are given to the job with the values that they use.
+            or functions by their names in a model file: `{"forward": forward, "feed": feed}`. The
+            job gets a copy of the functions and of the values that they use.
         data: The training data: a path, a URL, or a table of pandas, polars or Arrow. A table is
             written into the job's folder.
         validation_data: The data to evaluate on, in the same form; None: the job does not evaluate.
@@ -78,7 +78,7 @@ def train(
 
     Raises:
         ConfigError: A setting is unknown or does not fit.
-        ModelError: The model cannot be found, or a function uses what no other process can have.
+        ModelError: The model is not found, or a function uses a value that cannot be copied.
         DataError: Data cannot be read.
     """
     for name in settings:
@@ -154,7 +154,7 @@ class Job:
         return history_of(self.status().history)
 
     def status(self) -> JobStatus:
-        """Return the newest picture of the job, or its last picture if it has ended."""
+        """Return the newest status of the job, or its last status if it has ended."""
         try:
             return picture_now(self._job, self.name)[0]
         except UnavailableError:
@@ -164,9 +164,9 @@ class Job:
             )
 
     def wait(self, show: bool = True) -> JobStatus:
-        """Wait for the end of the job, and return its last picture.
+        """Wait for the end of the job, and return its last status.
 
-        Ctrl-C ends the waiting, and the job goes on.
+        Ctrl-C ends only the waiting: the job goes on.
 
         Args:
             show: Show the progress: below the cell of a notebook, or as `elasticdl train` does.
@@ -199,7 +199,7 @@ class Job:
             ask(self._job, lambda client: client.set_num_ps(ps, ANSWER_SECONDS))
 
     def stop(self, drain: bool = False) -> None:
-        """Cancel the job; with `drain` a job on a stream first finishes the data that have arrived.
+        """Cancel the job; with `drain`, train the data of the stream that has arrived, then finish.
 
         Raises:
             UnavailableError: The job has ended.
@@ -225,7 +225,7 @@ class Job:
 
         Raises:
             JobFailedError: The job has not finished, or the predictions have failed.
-            ConfigError: The trained model is behind a URL.
+            ConfigError: The trained model is at a URL.
         """
         output = self.output
         if is_remote(output):

@@ -24,12 +24,12 @@ from elasticdl.job import Strategy
 from elasticdl.launchers import choose
 from elasticdl.settings.section import PackageSection
 
-_HELP = """Run a script with a training loop of its own on several workers.
+_HELP = """Run a script with your own training loop on several workers.
 
 Each worker runs the script, in PyTorch or in Keras on TensorFlow. elasticdl.controller gives it
-minibatches of --training_data, and takes the mean of its gradients and those of the others. What
-follows -- goes to the script. With --shards_only a script in any framework gets minibatches alone.
-With --launcher=kubernetes and no --image_name the pods get the folder of the script, up to 1 MiB.
+minibatches of --training_data, and averages its gradients with those of the other workers. The
+words after -- are arguments of the script. With --launcher=kubernetes and without --image_name, the
+folder of the script (up to 1 MiB) is sent to the pods.
 
 \b
 Example:
@@ -110,8 +110,8 @@ def configure(
         for flag in _OF_A_MODEL:
             if words.get(flag) is not None:
                 raise ConfigError(
-                    f"--{flag} is about a model that the job trains, and with --shards_only the "
-                    "script has its model to itself: expected one of these flags"
+                    f"--{flag} needs a model that the job trains, and with --shards_only the "
+                    "script trains its own: expected one of these flags"
                 )
     config = build_config("train", {**words, **model, **strategy})
     if choose.parts_of(config).sees_model_zoo(config):
@@ -165,8 +165,8 @@ run_script = click.RichCommand(
             ["--shards_only"],
             is_flag=True,
             panel="Command",
-            help="Give the script minibatches alone, each counted once: it makes its updates "
-            "itself, in any framework, and no worker waits for another.",
+            help="Only give the script minibatches, and count each once. The script makes its own "
+            "updates, in any framework. No worker waits for another.",
         ),
         *(option(flag) for flag in _flags()),
         *stay_options(),

@@ -59,7 +59,7 @@ class ShardsTrainer(AskingTrainer):
         """Return that a minibatch is done.
 
         Raises:
-            ModelError: The loss is no number.
+            ModelError: The loss is not a number.
         """
         try:
             value = float(loss)
@@ -231,7 +231,7 @@ class Controller:
     def batches(self) -> LoaderBatches:
         """Return the minibatches as a `batch_sampler` of a `torch.utils.data.DataLoader`.
 
-        The loader then asks its dataset for records in place of indices: `dataset[record]` returns
+        The loader then asks its dataset for records instead of indices: `dataset[record]` returns
         an example, in a process of the loader. Give the loader to `minibatches`.
 
         Raises:
@@ -342,7 +342,7 @@ class Optimizer:
         the next minibatch comes.
 
         Raises:
-            ModelError: Something is not as it has to be; says what and why.
+            ModelError: The call is wrong; the message says why.
         """
         self._controller._hand_in(loss)
 
@@ -354,7 +354,7 @@ class Optimizer:
             loss: Mean over the minibatch.
 
         Raises:
-            ModelError: Something is not as it has to be; says what and why.
+            ModelError: The call is wrong; the message says why.
         """
         self._controller._hand_in(loss, grads_and_vars)
 

@@ -94,8 +94,8 @@ class ScriptFrameworks:
         classes = [with_article(backend.model_class) for backend in self._backends.values()]
         raise ModelError(
             f"wrap(model, optimizer): expected {listed(classes) or 'a model'}, found "
-            f"{type(model).__module__}.{type(model).__qualname__}; loops in other frameworks are "
-            "not run so far"
+            f"{type(model).__module__}.{type(model).__qualname__}; other frameworks are not "
+            "supported"
         )
 
     def _check(self, name: str) -> None:

@@ -51,7 +51,7 @@ class OwnMetrics(Collector):
     usage: Callable[[], Usage]
     progress: Callable[[], Progress] | None = None
     stats: Callable[[], str] | None = None
-    # By label, as they were given last.
+    # The last values, by label.
     _seconds: dict[str, float] = field(default_factory=dict, init=False, compare=False)
 
     def collect(self) -> Iterable[Metric]:

@@ -118,13 +118,13 @@ _REPLICA_SECONDS = 15.0  # a few heartbeats, also of a large job
     type=click.FloatRange(min=1.0),
     default=60.0,
     show_default=True,
-    help="For workers that have not made so many steps; then those that have are written.",
+    help="How long to wait for these steps; then only the workers that made them are written.",
 )
 @click.option(
     "--framework",
     is_flag=True,
-    help="Also record what the model's framework does in each worker, by its own profiler, into a "
-    "folder beside the file.",
+    help="Also run the profiler of TensorFlow or PyTorch in each worker; its files are in a folder "
+    "beside the trace.",
 )
 @click.option("--explain", is_flag=True, help="Also say what bounds the job, and what to change.")
 @click.pass_context
@@ -137,12 +137,11 @@ def profile(
     framework: bool,
     explain: bool,
 ) -> None:
-    """Record the stages of some steps of a running job; Perfetto opens the file.
+    """Record the next steps of a running job as a timeline, which Perfetto opens.
 
-    JOB is a job's folder on this machine, or its name. The trace shows the threads of each worker
-    with their stages: feed, ids, pull, compute, push and the waits, with task and minibatch. Below
-    are the ps replicas with their work for each request; an arrow joins a request with its pull or
-    push.
+    JOB is the folder or name of a job on this machine. The timeline shows the stages of each
+    worker's threads (feed, ids, pull, compute, push, waits), and the work of the ps replicas for
+    each request. An arrow joins a request with its pull or push.
     """
     from elasticdl.launchers import choose
     from elasticdl.runtime import process

@@ -78,7 +78,7 @@ PAGE = "report.html"
 
 @click.command()
 @click.argument("name", metavar="JOB")
-@click.option("--html", "as_html", is_flag=True, help=f"Write {PAGE}: one file, nothing beside it.")
+@click.option("--html", "as_html", is_flag=True, help=f"Write {PAGE}, a single file.")
 @click.option("--svg", is_flag=True, help="Write loss.svg and throughput.svg.")
 @click.option("--png", is_flag=True, help="Write loss.png and throughput.png.")
 @click.option(
@@ -87,10 +87,10 @@ PAGE = "report.html"
     help="Folder to write to [default: the job's folder, or the current one].",
 )
 def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) -> None:
-    """Tell what a job did with its time, and what slowed it down.
+    """Show how a job spent its time, and what slowed it down.
 
-    JOB is a job's folder or name, running or ended; or any folder that has its events/. The text
-    and the files are made from the event log alone, so they can be made again at any time.
+    JOB is the folder or name of a job, running or ended, or a folder with a copy of its events/.
+    The report is made from these events alone, so you can make it at any time.
     """
     from elasticdl.packages.page.history.board import board
     from elasticdl.packages.page.history.fold import History

@@ -41,7 +41,7 @@ Certificate = tuple[Path, Path]
 """Files with a certificate and its key, which may be renewed."""
 
 log = logging.getLogger(__name__)
-_asked = logging.getLogger(f"{__name__}.asked")  # what is wrong with what strangers ask
+_asked = logging.getLogger(f"{__name__}.asked")  # faults in the requests of strangers
 _asked.addFilter(Sparingly())
 
 
@@ -141,7 +141,7 @@ class TokenServer:
         except ConfigError as error:
             started.put(error)
         except Exception as error:
-            log.exception("what %s asks for is no longer served; the job goes on", self._flag)
+            log.exception("the server of %s has failed; the job goes on without it", self._flag)
             # `start` waits for this if the error came before the port was open.
             why = f"{type(error).__name__}: {error}"
             started.put(ConfigError(f"{self._flag}={port}: cannot be served: {why}"))

@@ -27,13 +27,13 @@ Known = dict[tuple[Role, int], tuple[Usage | None, Usage]]
 
 @click.command()
 @click.argument("name", metavar="JOB")
-@click.option("--seconds", type=click.FloatRange(min=0.2), default=1.0, help="Between two looks.")
-@click.option("--once", is_flag=True, help="Look twice, print, and end.")
+@click.option("--seconds", type=click.FloatRange(min=0.2), default=1.0, help="Between two updates.")
+@click.option("--once", is_flag=True, help="Print the table once, and end.")
 def top(name: str, seconds: float, once: bool) -> int:
     """Show what each process of a running job does: its label, cores, memory and network.
 
-    JOB is a job's folder, or its name. The display goes on through restarts of the master, until
-    the end of the job. Ctrl-C ends the display, and the job goes on.
+    JOB is the folder or name of a job. The display ends with the job; restarts of the master do not
+    end it. Ctrl-C ends only the display: the job goes on.
     """
     from elasticdl.cli.display import panel
     from elasticdl.launchers import choose
@@ -57,9 +57,9 @@ def top(name: str, seconds: float, once: bool) -> int:
                 if once and misses == _MOST_MISSES and job.end(0.0) is None:
                     raise
             if found is None:
-                live.update(Text(f"no answer so far: {problem}"), refresh=not once)
+                live.update(Text(f"no answer yet: {problem}"), refresh=not once)
             else:
-                problem = problem and f"{problem}; this is what was said last"
+                problem = problem and f"{problem}; the numbers are those of its last answer"
                 most = len(found.members) if once else max(1, console.height - _ROOM_LINES)
                 known = heard(found.members, known)
                 rows = table(found.members, known, most)

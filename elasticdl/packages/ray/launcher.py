@@ -156,7 +156,7 @@ class RayLauncher:
                 raise LaunchError("no process can be adopted, because the job is ending")
         if not handle.ref.startswith(cluster.keeper_name(self._config.cluster.job_name) + "/"):
             name = process_name(handle.role, handle.index)
-            raise LaunchError(f"{name}: {handle.ref!r} is no actor; is it of another launcher?")
+            raise LaunchError(f"{name}: {handle.ref!r} is not an actor; is it of another launcher?")
         actor = cluster.find_actor(handle.ref)
         if actor is None:
             threading.Thread(

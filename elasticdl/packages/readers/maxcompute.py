@@ -146,7 +146,7 @@ class MaxComputeReader:
             return
         part = _parse(shard.name)
         if all(place.table != part.table for place in self._places):
-            raise DataError(f"{shard.name}: not of the tables that this reader was given")
+            raise DataError(f"{shard.name}: not in the tables that this reader was given")
         at, failures = shard.start, 0
         while at < shard.end:
             try:

@@ -185,7 +185,7 @@ class SqlReader:
         except _NOT_OF_TYPE as error:
             raise DataError(
                 f"{self._place}: {self._which_is_wrong(query)}has a value of another type "
-                f"({_said(error)}); mend the value, or leave the column out by {FLAG}=columns=..."
+                f"({_said(error)}); correct it, or leave the column out by {FLAG}=columns=..."
             ) from error
 
     def _which_is_wrong(self, query: sqlalchemy.Select) -> str:
@@ -239,7 +239,7 @@ class SqlReader:
         if len(table.primary_key.columns) != 1:
             raise ConfigError(
                 f"{FLAG}: table {table.name} has no primary key of one column: give key=COLUMN, a "
-                "column without null whose values are all different"
+                "column with unique values and without null"
             )
         return next(iter(table.primary_key.columns))
 
@@ -255,7 +255,7 @@ class SqlReader:
                     raise DataError(
                         f"{self._place}: table {name}: key {key.name} is {value!r} "
                         f"{'in a row' if value is None else 'in two rows'}; expected a column "
-                        "without null whose values are all different"
+                        "with unique values and without null"
                     )
                 if count == self._rows_per_shard:
                     yield _shard(name, first, last, count)
@@ -417,8 +417,8 @@ def _require_exact(values: Sequence[object], is_whole: bool) -> None:
             continue
         if not is_whole and float(value) != value:
             raise ValueError(
-                f"found {value}, of which float64 makes {float(value):.1f}; have the database "
-                "cast it to BIGINT or text"
+                f"found {value}, which float64 turns into {float(value):.1f}; cast it to BIGINT "
+                "or text in the database"
             )
         if is_whole:
             raise ValueError(

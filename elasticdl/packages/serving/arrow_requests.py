@@ -40,15 +40,15 @@ def read_columns(
         table = read_stream(content)
     except DataError:
         raise
-    except Exception as error:  # Arrow raises what it likes for what it cannot read
+    except Exception as error:  # Arrow raises any error for unreadable input
         words = " ".join(str(error).split())[:300]
-        raise DataError(f"no stream of Arrow: {words}") from error
+        raise DataError(f"not an Arrow stream: {words}") from error
     try:
         return {spec.name: _array(spec, table.column(spec.name), most_bytes) for spec in specs}
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"no stream of Arrow: {' '.join(str(error).split())[:300]}") from error
+        raise DataError(f"not an Arrow stream: {' '.join(str(error).split())[:300]}") from error
 
 
 # --- before it is unpacked -----------------------------------------------------------------------

@@ -193,7 +193,7 @@ def chain(
     while pointer is not None and pointer != loaded:
         manifest = _checked(read(pointer.number), pointer, needed_by)
         found.append(manifest)
-        needed_by = f", of which version {pointer.number} is the difference"
+        needed_by = f", which version {pointer.number} changes"
         pointer = manifest.parent
         # Numbers only fall along the chain, so a forged chain cannot run in a circle.
         if pointer is not None and pointer.number >= manifest.number:

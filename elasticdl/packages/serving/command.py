@@ -1,7 +1,4 @@
-"""`elasticdl serve`: answer with the newest version of an export, and follow it.
-
-`elasticdl exports`: which versions there are, and which is to be served.
-"""
+"""Implements `elasticdl serve`, and `elasticdl exports`, which lists and chooses versions."""
 
 from __future__ import annotations
 
@@ -22,49 +19,50 @@ from elasticdl.errors import ConfigError
     type=click.IntRange(0, 65535),
     default=8501,
     show_default=True,
-    help="0: any that is free.",
+    help="Port to listen at; 0: any free one.",
 )
 @click.option(
     "--poll_seconds",
     type=click.FloatRange(0.01, 3600),
     default=0.1,
     show_default=True,
-    help="How often EXPORT is looked at.",
+    help="Seconds between two looks for a newer version.",
 )
 @click.option(
     "--max_request_bytes",
     type=click.IntRange(1),
     default=16 << 20,
     show_default=True,
-    help="A larger request is refused.",
+    help="Largest size of a request after unpacking. A larger request is refused.",
 )
 @click.option(
     "--max_connections",
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="Of more at one time those have to go that ask nothing, or who comes is refused.",
+    help="Most connections at a time. At the limit, a new connection replaces an idle or slow one; "
+    "if there is none, it is refused.",
 )
 @click.option(
     "--max_records",
     type=click.IntRange(1),
     default=1 << 17,
     show_default=True,
-    help="A request of more records is refused.",
+    help="Most records in a request. A request with more is refused.",
 )
 @click.option(
     "--max_bytes_in_flight",
     type=click.IntRange(1),
     default=256 << 20,
     show_default=True,
-    help="Of all requests and answers together. If it is not enough slow ones have to go, or who "
-    "asks is told to come again.",
+    help="Most bytes of all requests and answers together. At the limit, slow requests are ended, "
+    "or new requests are refused (503).",
 )
 @click.option(
     "--rows_dir",
     type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    help="Keep rows in files of this folder, mapped into memory: tables may be larger than memory. "
-    "The files have no name, and go with the server.",
+    help="Keep rows in files of this folder, mapped into memory, so that tables may be larger than "
+    "memory. The files are removed when the server ends.",
 )
 def serve(
     export: str,
@@ -77,10 +75,11 @@ def serve(
     max_bytes_in_flight: int,
     rows_dir: Path | None,
 ) -> None:
-    """Answer with the newest version of an export, and follow it.
+    """Serve the newest version of an exported model over HTTP.
 
-    EXPORT is what --export_dir of a training job names, a folder or a URL. POST /v1/predict takes
-    JSON or Arrow. A version that is missing or damaged is refused, and the one before served on.
+    EXPORT is the folder or URL that a training job names by --export_dir. POST /v1/predict takes
+    JSON or Arrow. The server changes to each newer version. If a version is missing or damaged, it
+    goes on with the last good one.
     """
     import tempfile
 
@@ -120,13 +119,13 @@ def serve(
 @click.option(
     "--use",
     metavar="VERSION",
-    help="Serve this version from now on, and hold it; or newest: the newest one, and those to "
-    "come.",
+    help="Serve this version from now on (hold it). newest: serve the newest version, and each "
+    "newer one.",
 )
 def exports(export: str, use: str | None) -> None:
-    """Show the versions of an export, or say which is to be served.
+    """List the versions of an export, or choose the version to serve.
 
-    A job that is running goes on to write versions while one is held.
+    While a version is held, a running job still writes new versions.
     """
     from elasticdl.errors import ExportError
     from elasticdl.locations import parse, reaching

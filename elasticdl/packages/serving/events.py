@@ -1,4 +1,4 @@
-"""The kinds of events of an export that goes on."""
+"""The kinds of events of continuous exports (`--export_dir`)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from elasticdl.observe.kind import Kind
 
 
 class VersionExported(Kind):
-    """A version of the export that goes on is written."""
+    """A version of the model was exported to `--export_dir`."""
 
     event: ClassVar[str] = "version exported"
-    version: Annotated[int, "updates of the model that it has"]
-    number: Annotated[int, "of the version of the export"]
-    is_base: Annotated[bool, "whether it has all rows; else what has changed since the one before"]
-    num_rows: Annotated[int, "rows in it"]
-    num_gone: Annotated[int, "ids that have gone since"]
+    version: Annotated[int, "number of updates of the exported model"]
+    number: Annotated[int, "number of the exported version"]
+    is_base: Annotated[bool, "true: it has all rows; false: the changes since the version before"]
+    num_rows: Annotated[int, "number of its rows"]
+    num_gone: Annotated[int, "number of ids whose rows were removed since the version before"]
     num_bytes: Annotated[int, "bytes of its files"]
-    is_current: Annotated[bool, "whether it is to be served; else another version is held"]
+    is_current: Annotated[bool, "whether servers use it; false if another version is held"]
 
 
 class ExportFailed(Kind):
-    """A version of the export could not be written; the next one brings what it would have had."""
+    """A version could not be exported; the next one also has its changes."""
 
     event: ClassVar[str] = "export failed"
-    version: Annotated[int, "updates of the model that it would have had"]
+    version: Annotated[int, "number of updates of the model that was to be exported"]

@@ -1,4 +1,4 @@
-"""Writes the program of a model for those who serve an export that goes on."""
+"""Writes the program of a model for the servers of continuous exports."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ class Publisher:
         # A version without its program could not be served.
         if program is None:
             raise CheckpointError(
-                f"{self._directory}: no worker has written the model's program so far; the version "
-                "is written when it is there"
+                f"{self._directory}: no worker has written the model's program yet; the version "
+                "is written after that"
             )
         if not (self._directory / program.name / MANIFEST).exists():
             raise CheckpointError(

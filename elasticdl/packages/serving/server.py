@@ -230,7 +230,7 @@ class Server:
                 log.error("a version could not be loaded", exc_info=error)
             served = self.version
             if served is None:
-                self._tell(f"nothing is served so far: {problem}")
+                self._tell(f"nothing is served yet: {problem}")
             else:
                 number = served.manifest.number
                 self._tell(f"refused: {problem}; version {number} is served on")
@@ -280,7 +280,7 @@ class Server:
 
     def _nothing_served(self) -> web.HTTPServiceUnavailable:
         why = self._problem or "the first version is being loaded"
-        return web.HTTPServiceUnavailable(text=f"nothing is served so far: {why}")
+        return web.HTTPServiceUnavailable(text=f"nothing is served yet: {why}")
 
     async def _predict(self, request: web.BaseRequest) -> web.Response:
         if self._scorer is None:

@@ -74,7 +74,7 @@ class Versions:
                 raise ExportError(f"{self._directory}: cannot be read: {error}") from error
             if current is None:
                 raise ExportError(
-                    f"{self._directory}: no version has been exported so far (there is no CURRENT)"
+                    f"{self._directory}: no version has been exported yet (there is no CURRENT)"
                 )
             # The pointer has a hash of the manifest, so an equal pointer means equal rows.
             if loaded is not None and current.version == loaded.pointer:
@@ -130,7 +130,7 @@ class Versions:
             content = (place / MANIFEST).read_bytes()
             if (found := digest(content)) != manifest.program.sha256:
                 raise ExportError(
-                    f"version {manifest.number}: its program {name} is another one: expected "
+                    f"version {manifest.number}: its program {name} was exchanged: expected "
                     f"SHA-256 {manifest.program.sha256}, found {found}"
                 )
             files = json.loads(content)["files"]

@@ -44,75 +44,77 @@ def _number(flag: str, default: float | None, least: float, words: str) -> click
 
 
 _OPTIONS = [
-    click.RichOption(["--workers"], type=click.IntRange(min=1), help="Worker processes."),
-    click.RichOption(["--ps"], type=click.IntRange(min=1), help="Ps replicas."),
+    click.RichOption(["--workers"], type=click.IntRange(min=1), help="Number of workers."),
+    click.RichOption(["--ps"], type=click.IntRange(min=1), help="Number of ps replicas."),
     click.RichOption(
         ["--model"],
-        help="Whose costs: a model file's function, as --model_def of train. "
-        "[default: those of the flights of make demo]",
+        help="The model whose costs are used: its function, as in --model_def of elasticdl train. "
+        "[default: the flights of make demo]",
     ),
     click.RichOption(
         ["--calibrate"],
         is_flag=True,
-        help="Measure the costs first, by two short jobs on this machine, about a minute. Flags of "
-        "elasticdl train, such as --training_data, are given after --.",
+        help="First measure the costs by two short jobs on this machine, in about a minute. Write "
+        "flags of elasticdl train, such as --training_data, after --.",
     ),
     click.RichOption(
         ["--costs"],
         type=LocalPath(path_type=Path, dir_okay=False),
-        help=f"File of costs that --calibrate writes [default: {_STORED}/MODEL.json].",
+        help=f"File with the costs; --calibrate writes it. [default: {_STORED}/MODEL.json]",
     ),
     click.RichOption(
         ["--preset"],
         type=click.Choice(_PRESETS),
-        help="Simulate jobs that others have published, each beside their figures.",
+        help="Simulate published jobs, and show the published figures beside the simulated ones.",
     ),
     click.RichOption(
         ["--num_minibatches_per_task"],
         type=click.IntRange(min=1),
-        help="Other than when costs were measured.",
+        help="Minibatches in a task. [default: as measured]",
     ),
     click.RichOption(
         ["--minibatch_size"],
         type=click.IntRange(min=1),
-        help="Other than when costs were measured; those of a record stay as they were.",
+        help="Records in a minibatch; the costs of a record stay the same. [default: as measured]",
     ),
     click.RichOption(
         ["--exchange_minibatches"],
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="Minibatches of one exchange with the ps replicas.",
+        help="Minibatches in one exchange with the ps replicas.",
     ),
     _number("--worker_cores", 4, 0.1, "Cores of the machine of each worker."),
     _number("--ps_cores", 4, 0.1, "Cores of the machine of each ps replica."),
-    _number("--shared_cores", None, 0.1, "All processes share one machine of so many cores."),
-    _number("--processor_speed", 1, 0.01, "How many times faster than here a core of a worker is."),
+    _number("--shared_cores", None, 0.1, "All processes share one machine with these cores."),
+    _number("--processor_speed", 1, 0.01, "Speed of a worker's core, relative to this machine's."),
     _number("--network", 10, 0.001, "Gbit/s of each machine."),
     _number("--latency", 0.1, 0, "Milliseconds from one machine to another."),
     _number("--input_bandwidth", None, 0.001, "GB/s of the storage, for all workers together."),
     click.RichOption(
-        ["--stragglers"], metavar="SHARE:FACTOR", help="0.1:1.5 is a tenth that takes half longer."
+        ["--stragglers"],
+        metavar="SHARE:FACTOR",
+        help="0.1:1.5: a tenth of the workers takes 1.5 times as long.",
     ),
-    _number("--spot_rate", 0.05, 0, "How often one worker is lost, in an hour."),
-    _number("--ps_loss_rate", 0.001, 0, "How often one ps replica is lost, in an hour."),
-    _number("--restart_seconds", 30, 0, "Until a process is in the place of a lost one."),
-    _number("--recovery_seconds", 60, 0, "As of train; 0: with --ps_redo_mb nothing is repeated."),
-    _number("--hours", 24, 0.01, "To simulate, for the goodput."),
+    _number("--spot_rate", 0.05, 0, "How often a worker is lost, per hour."),
+    _number("--ps_loss_rate", 0.001, 0, "How often a ps replica is lost, per hour."),
+    _number("--restart_seconds", 30, 0, "Seconds until the successor of a lost process works."),
+    _number("--recovery_seconds", 60, 0, "As in elasticdl train; 0 for a job with --ps_redo_mb."),
+    _number("--hours", 24, 0.01, "Hours to simulate for the goodput."),
     click.RichOption(
-        ["--figure"], type=LocalPath(path_type=Path, dir_okay=False), help="SVG file to write."
+        ["--figure"], type=LocalPath(path_type=Path, dir_okay=False), help="Draw this SVG file."
     ),
-    click.RichOption(["--json", "as_json"], is_flag=True, help="Print JSON."),
+    click.RichOption(["--json", "as_json"], is_flag=True, help="Print the results as JSON."),
     click.Argument(["flags"], nargs=-1, metavar="[-- FLAGS]"),
 ]
 
 
 def _simulate(**words: object) -> None:
-    """Tell how fast a job would be on a cluster, and what bounds it.
+    """Predict how fast a job would be on a cluster, and what bounds it.
 
-    Nothing is started on the cluster: each minibatch is simulated, with costs that were measured on
-    this machine. Gives records/s, the efficiency beside one worker alone, the goodput of a day in
-    which processes are lost, and the bottleneck.
+    The command needs no cluster: it simulates each minibatch with costs that were measured on this
+    machine. It prints records/s, the efficiency relative to one worker alone, the goodput of a day
+    in which processes are lost, and the bottleneck.
     """
     given = _Given(words)
     if given.preset:
@@ -303,7 +305,7 @@ def _forecasts(costs: list[Costs], clusters: list[Cluster], given: _Given) -> li
     """Forecast jobs, as many at a time as there are cores."""
     from elasticdl.packages.simulate.forecast import forecast
 
-    # With threads of this process about, a fork could hang.
+    # A fork could hang if this process had threads.
     cores = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
     hazards, seconds = repeat(given.hazards()), repeat(given.number("hours") * 3600)
     with cores, Progress(console=Terminal(stderr=True), transient=True) as progress:

@@ -30,7 +30,7 @@ class Forecast:
     alone: The speed of one worker, with one ps replica or with all, and with one or several
         minibatches in an exchange.
     bottleneck: The resource that helps most if it is twice as fast.
-    gains: How much faster the job is then, for each resource.
+    gains: For each resource, the factor of the speed if the resource is twice as fast.
     balance: The records of a day, with losses.
     """
 

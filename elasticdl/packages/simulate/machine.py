@@ -169,7 +169,7 @@ def _filled(most: Sequence[float], weights: Sequence[float], amount: float) -> l
     if sum(most) <= amount:
         return list(most)
     found = [0.0] * len(most)
-    # Those that need least come first, so that what they leave can be given to all others.
+    # Processes that need least come first: the others can share the rest.
     open_ = sorted(range(len(most)), key=lambda at: most[at] / weights[at])
     left, weight = amount, sum(weights)
     for at in open_:

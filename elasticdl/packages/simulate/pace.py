@@ -140,7 +140,7 @@ class _Worker:
         self._prepared, self._computed = _Channel(agenda, _PREPARED), _Channel(agenda, _COMPUTED)
         self._in_flight = _InFlight(agenda, cluster.in_flight, costs.exchange_minibatches)
         self.taken = 0
-        # What a thread does once for each exchange.
+        # The work of a thread that comes once for each exchange.
         self._send = costs.worker_frame * cluster.ps
         self._random = random.Random(job.seed * 1_000_003 + number)
         # In an endless job workers are at random places in their tasks; else all would ask the
@@ -294,7 +294,7 @@ class _Job:
         old = self._workers[place]
         old.life.over = True
         old.machine.end(old.life)
-        # What the worker had taken and not pushed is trained by others.
+        # Other workers train the minibatches that the worker had taken and not pushed.
         self.todo += old.taken
         self.trace.lost += old.taken
         self._workers[place] = _Worker(self, self._begun, self._slowness[place])

@@ -266,7 +266,7 @@ class SlurmLauncher:
         ended = self._roster.ended()
         for ref, occupied in self._roster.running().items():
             if ref.startswith(prefix) and ref not in known and ref not in ended:
-                log.warning("nobody knows %s, which ends", ref)
+                log.warning("%s is unknown, and is ended", ref)
                 with self._lock:
                     self._strays.append(occupied.task)
 

@@ -65,7 +65,7 @@ def _read(value: bytes) -> pyarrow.Table:
     """Return the rows of a message, which anybody may have sent who may write to the topic.
 
     Raises:
-        DataError: It is no stream of Arrow, or would fill the memory.
+        DataError: It is not an Arrow stream, or would fill the memory.
     """
     if any(begin in value for begin in _COMPRESSED):  # to measure takes as long as to read
         _, _, num_bytes = measure_stream(value)

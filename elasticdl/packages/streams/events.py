@@ -11,44 +11,43 @@ from elasticdl.observe.kind import Kind
 class Unreadable(Kind):
     """Messages could not be read, and were set aside.
 
-    Told at the first one, and each time that their number has doubled.
+    The event is written at the first message, and each time that the number has doubled.
     """
 
     event: ClassVar[str] = "unreadable"
-    num_messages: Annotated[int, "messages that were set aside so far"]
-    partition: Annotated[str, "partition of the last ones"]
+    num_messages: Annotated[int, "number of such messages so far"]
+    partition: Annotated[str, "partition of the newest of them"]
 
 
 class MessagesLate(Kind):
     """Messages came late.
 
-    Told at the first one, and each time that their number has doubled.
+    The event is written at the first message, and each time that the number has doubled.
     """
 
     event: ClassVar[str] = "messages late"
-    num_messages: Annotated[int, "messages that came late so far"]
-    partition: Annotated[str, "partition of the last ones"]
+    num_messages: Annotated[int, "number of such messages so far"]
+    partition: Annotated[str, "partition of the newest of them"]
 
 
 class MessagesGone(Kind):
-    """The broker deleted messages before they were read.
+    """The broker deleted messages before they were read, and `--on_gap=skip` left them out.
 
-    They were left out, as `--on_gap=skip` says. Told at the first one, and each time that their
-    number has doubled.
+    The event is written at the first message, and each time that the number has doubled.
     """
 
     event: ClassVar[str] = "messages gone"
-    num_messages: Annotated[int, "positions that were deleted before they were read so far"]
-    partition: Annotated[str, "partition of the last ones"]
+    num_messages: Annotated[int, "number of positions that were deleted so far"]
+    partition: Annotated[str, "partition of the newest of them"]
 
 
 class WindowScored(Kind):
-    """A window of event time is over: how its messages were scored, each before it was trained."""
+    """A window of event time is over. Its messages were scored before they were trained."""
 
     event: ClassVar[str] = "window"
-    start: Annotated[float, "when the window begins, seconds since 1970 of event time"]
-    seconds: Annotated[float, "how long it is"]
-    num_messages: Annotated[int, "messages of the window"]
-    num_measured: Annotated[int, "records that were measured for the metrics"]
+    start: Annotated[float, "when the window begins, in seconds of event time since 1970"]
+    seconds: Annotated[float, "length of the window"]
+    num_messages: Annotated[int, "number of messages in the window"]
+    num_measured: Annotated[int, "number of records on which the metrics were measured"]
     loss: Annotated[float | None, "mean loss of the minibatches of the window"]
     metrics: Annotated[Mapping[str, float], "metrics by name"]

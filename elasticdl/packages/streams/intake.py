@@ -210,7 +210,7 @@ class Intake:
             self._known[found.name] = _Known(at, None, since)
             words = (
                 f"{found.name}: the broker has positions up to {found.end}, and those up to {at} "
-                "were read before: has the topic been deleted and made anew?"
+                "were read before: has the topic been deleted and created again?"
             )
             self.trouble = words
             return words if now - since >= _PATIENCE_SECONDS else ""

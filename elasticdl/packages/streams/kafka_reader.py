@@ -261,7 +261,7 @@ class KafkaReader:
                 told, said = now, self._kafka.trouble or why or "no answer"
                 what = f"{shard.name}: nothing came of positions [{at}, {shard.end})"
                 self._waits_for = f"{what} ({said})"
-                log.warning("%s for %.0f s (%s); asked anew", what, now - quiet, said)
+                log.warning("%s for %.0f s (%s); asking again", what, now - quiet, said)
                 place.consumer = self._consumer(shard, at)  # the old one may be stuck for ever
                 self._assign(place, place.partition, at)
                 continue
@@ -356,7 +356,7 @@ class KafkaReader:
         if at > extent.high:
             raise DataError(
                 f"{shard.name}: positions [{at}, {shard.end}) were asked for, and the broker has "
-                f"[{extent.low}, {extent.high}): has the topic been deleted and made anew?",
+                f"[{extent.low}, {extent.high}): has the topic been deleted and created again?",
                 is_certain=True,
             )
         end = min(extent.low, shard.end)

@@ -209,7 +209,7 @@ def _name_and_kind(column: str) -> tuple[str, str]:
         near = difflib.get_close_matches(kind, KINDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(
-            f"columns={column}: {kind!r} is no kind: expected {', '.join(KINDS)}{hint}"
+            f"columns={column}: unknown kind {kind!r}: expected {', '.join(KINDS)}{hint}"
         )
     return name, kind
 
@@ -332,7 +332,7 @@ def _object(value: bytes) -> dict[str, object]:
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 _DECODER = json.JSONDecoder(
@@ -367,7 +367,7 @@ def _typed(value: object, kind: str, name: str) -> object:
         try:
             word.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{name!r}: {shown(value)} is no text: {error.reason}") from error
+            raise ValueError(f"{name!r}: {shown(value)} is not text: {error.reason}") from error
         return word
     raise ValueError(f"{name!r}: expected text, found {shown(value)}")
 

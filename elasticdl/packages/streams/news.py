@@ -11,7 +11,7 @@ from elasticdl.master.actions import Note
 from elasticdl.packages.streams import events
 from elasticdl.packages.streams.settings import StreamsSection
 
-_FATES = {"train": "trained all the same", "drop": "left out", "aside": "set aside"}
+_FATES = {"train": "trained like others", "drop": "left out", "aside": "set aside"}
 
 
 def of_task(

@@ -34,7 +34,7 @@ class Topic:
     is_endless: Whether messages that arrive later are read too.
     keeps_order: Whether the messages of a partition are trained one after the other.
     commit: The group for which trained positions are committed, for monitoring; "": none.
-    disorder_seconds: How far messages of a partition may be out of the order of their event times.
+    disorder_seconds: The largest disorder of event times within a partition.
     settings: Settings of the reader in the name of the topic; they override those of all data.
     """
 
@@ -95,7 +95,7 @@ class Topic:
         """Return the partition in the name of a shard."""
         topic, _, number = name.rpartition("-")
         if topic != self.name or not number.isdecimal():
-            raise ValueError(f"{name} is no partition of the topic {self.name}")
+            raise ValueError(f"{name} is not a partition of the topic {self.name}")
         return int(number)
 
 
@@ -133,8 +133,8 @@ def parse(place: str) -> Topic:
     # The name of a topic is shown in logs and on pages.
     if (word := given.get("credentials", "file:/")) and not word.startswith(("file:/", "env:")):
         raise ConfigError(
-            f"{SCHEME}://{address}: credentials are no part of a name, which everybody sees: "
-            "expected credentials=file:/PATH or credentials=env:NAME"
+            f"{SCHEME}://{address}: everybody can see the name of a topic, so it may not have "
+            "credentials: expected credentials=file:/PATH or credentials=env:NAME"
         )
     if start not in _STARTS and _milliseconds(start) is None:
         raise ConfigError(
@@ -171,8 +171,8 @@ def parse(place: str) -> Topic:
     if commit is not None and not (commit and found.is_cut_as_it_comes):
         what = "its name is empty" if not commit else "the data have an end, and no order"
         raise ConfigError(
-            f"{place}: commit={commit}: expected the name of a consumer group, for which a topic "
-            f"without an end, or with order=partition, has its trained positions committed; {what}"
+            f"{place}: commit={commit}: expected the name of a consumer group, and a topic without "
+            f"an end or with order=partition; {what}"
         )
     return found
 

@@ -80,9 +80,9 @@ class Buffer:
         for other, module, key in self.also:
             if module._buffers[key] is not now:
                 raise ModelError(
-                    f"the buffers {self.name!r} and {other!r} are one tensor, and training puts "
-                    "another one in the place of one of them: change it in place (.copy_, .add_), "
-                    "or give each module its own by .clone()"
+                    f"the buffers {self.name!r} and {other!r} are one tensor, which training "
+                    "replaces in one of them: change it in place (.copy_, .add_), or give each "
+                    "module its own by .clone()"
                 )
         return now.detach().reshape(-1).to(torch.float32)
 

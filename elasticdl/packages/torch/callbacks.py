@@ -96,8 +96,8 @@ def _refusal(callback: object, name: str) -> str:
             f"have; {instead}"
         )
     return (
-        f"callbacks() returns {name}, which is no elasticdl.callbacks.Callback; expected one, "
-        "EarlyStopping, ReduceLROnPlateau or LearningRateScheduler of elasticdl.callbacks"
+        f"callbacks() returns {name}; expected a Callback, EarlyStopping, ReduceLROnPlateau or "
+        "LearningRateScheduler of elasticdl.callbacks"
     )
 
 

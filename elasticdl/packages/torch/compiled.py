@@ -146,6 +146,6 @@ def _of_compiler(error: ModelError) -> ModelError:
     if cause is None:
         return error
     return ModelError(
-        "--torch_compile=true: the model cannot be compiled here, without the flag it runs: "
+        "--torch_compile=true: the model cannot be compiled here; without the flag it runs: "
         f"{type(cause).__name__}: {' '.join(str(cause).split())[:1000]}"
     )

@@ -127,8 +127,8 @@ def _dims(placed: PlacedModel) -> list[int]:
 
 def _no_program(why: str) -> ModelError:
     return ModelError(
-        "--output_tables=parquet: rows that lie beside a model need a program that says which, and "
-        f"torch.export makes none of this one ({why}); leave the rows inside "
+        "--output_tables=parquet: a model with its rows beside it needs a program that returns its "
+        f"ids, and torch.export cannot make it for this model ({why}); leave the rows inside "
         "(--output_tables=inside)"
     )
 

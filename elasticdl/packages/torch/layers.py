@@ -224,7 +224,7 @@ class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no typ
         max_norm: Refused.
         norm_type: Not used.
         scale_grad_by_freq: Refused.
-        sparse: Not needed: gradients are those of a minibatch's rows in any case.
+        sparse: No effect: gradients always have only the rows of a minibatch.
         _weight: The first rows.
         _freeze: Whether the rows stay unchanged.
         device: Not used.

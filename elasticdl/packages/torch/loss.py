@@ -125,8 +125,8 @@ def _check_module(loss: object) -> None:
         return
     for name, _ in loss.named_parameters():
         raise ModelError(
-            f"the loss, a {type(loss).__name__}, has the parameter {name!r}, which nobody would "
-            "train: let the model have it, and return what the loss needs of it among its "
+            f"the loss, a {type(loss).__name__}, has the parameter {name!r}, which the job would "
+            "not train: move it to the model, and return what the loss needs of it as one of the "
             "predictions"
         )
 

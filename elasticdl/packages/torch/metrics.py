@@ -115,9 +115,9 @@ class TorchMetric:
             # torchmetrics names this function for a state that workers may add up.
             if getattr(reduction, "__name__", "") != "dim_zero_sum":
                 raise ModelError(
-                    f"metric {name!r} ({type(metric).__name__}) keeps {state!r}, which is no sum, "
-                    "so that of several workers cannot be added; choose a metric that keeps "
-                    "counts: BinaryAUROC(thresholds=200) is one, without thresholds it is none"
+                    f"metric {name!r} ({type(metric).__name__}) keeps {state!r}, which is not a "
+                    "sum, so the states of workers cannot be added; choose a metric that keeps "
+                    "counts, such as BinaryAUROC(thresholds=200) instead of BinaryAUROC()"
                 )
 
     def reset(self) -> None:

@@ -146,7 +146,7 @@ class PlacedModel:
         if table is None:
             raise ModelError(
                 f"{type(layer).__name__}({layer.num_embeddings}, {layer.embedding_dim}) is called "
-                "but is no part of the model; make it an attribute of the module in __init__"
+                "but is not part of the model; make it an attribute of the module in __init__"
             )
         return table
 
@@ -390,8 +390,8 @@ def _remedy(error: Exception, features: Nested) -> str:
         )
     if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
         return (
-            "; the last minibatch of a file or task may have one record, of which batch norm "
-            "knows no variance: choose another --minibatch_size"
+            "; the last minibatch of a file or task may have one record, which has no variance "
+            "for batch norm: choose another --minibatch_size"
         )
     if isinstance(error, RuntimeError) and "does not require grad" in str(error):
         return "; evaluations have no gradients: compute those of forward in torch.enable_grad()"

@@ -173,8 +173,8 @@ def _differs(loss: Callable[[], float], expected: float) -> bool:
 
 def _is_read(what: str) -> ModelError:
     return ModelError(
-        f"the model, or the loss, reads the optimizer's {what}, which stands still in a worker: "
-        f"those who apply the updates have it. {COUNT_IN_A_BUFFER}"
+        f"the model, or the loss, reads the optimizer's {what}, which never changes in a worker: "
+        f"the process that applies the updates has it. {COUNT_IN_A_BUFFER}"
     )
 
 
@@ -201,9 +201,9 @@ def _rate_of(made: object) -> tuple[torch.optim.Optimizer, Callable[[int], float
         )
     if _is_of_scheduler(made, vars(made).get("step")):
         raise ModelError(
-            "a scheduler of torch.optim.lr_scheduler was made of the optimizer, and the optimizer "
-            "was given alone, so that its learning rate would stay: give the scheduler in place "
-            "of the optimizer, or make none"
+            "a scheduler of torch.optim.lr_scheduler was made for the optimizer, but only the "
+            "optimizer was returned, so its learning rate would not change: return the scheduler "
+            "instead of the optimizer, or make none"
         )
     return made, FixedRate(highest_rate(made))
 
@@ -383,8 +383,8 @@ def _reader(kind: str, *same: str, **renamed: str) -> Callable[[Group], Optimize
         }
         for setting in group.keys() - known:
             raise ModelError(
-                f"the optimizer has the setting {setting}={group[setting]!r}, of which the ps "
-                "replicas know nothing; leave it out"
+                f"the optimizer has the setting {setting}={group[setting]!r}, which the ps "
+                "replicas do not know; leave it out"
             )
         params = {ours: float(group[theirs]) for ours, theirs in names.items()}
         if "betas" in group:

@@ -103,8 +103,8 @@ def _features(features: Nested, folder: Path) -> list[FeatureSpec]:
     wrong = [name for name, value in named.items() if not isinstance(value, torch.Tensor)]
     if wrong:
         raise ExportError(
-            f"{folder}: feature {wrong[0]!r} is no tensor; only dense tensors can be asked for "
-            "over HTTP"
+            f"{folder}: feature {wrong[0]!r} is not a tensor; over HTTP a feature must be a dense "
+            "tensor"
         )
     return [
         FeatureSpec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape[1:]))

@@ -65,8 +65,8 @@ def find_momenta(
             momentum = 1.0 if stays and is_finite else momentum_of(after, begins, part, dtype)
         if momentum is None:
             raise ModelError(
-                f"training makes the new value of buffer {buffer.name!r} of the old one in a way "
-                "that does not add up over workers, which train at the same time; expected "
+                f"training computes the new value of buffer {buffer.name!r} from the old one in a "
+                "way that does not add up over workers, which train at the same time; expected "
                 "momentum * old + new part with a momentum from 0 to 1, as batch normalization has "
                 "it, a sum or count, or a value that is replaced"
             )

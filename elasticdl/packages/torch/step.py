@@ -33,7 +33,7 @@ class TorchStep:
     Args:
         placed: The model.
         loss: The loss of a minibatch; None if the model file has none.
-        momenta: What training makes of each buffer.
+        momenta: The rule by which training changes each buffer.
         fixed: The parameters that no step may add or remove.
         clipped: The `id`s of parameters under a common norm, which alone have gradients; None: all.
         compiled: The compiled step, with `--torch_compile`.

@@ -133,8 +133,8 @@ def _check_weight(path: str, layer: nn.Module) -> None:
         if not layer._is_of_job:
             return  # a script's, which has all rows itself
         raise ModelError(
-            f"{path}: the model has put another weight in the place of the layer's own, which "
-            "stands for the table on the ps replicas; to say how all rows begin, use "
+            f"{path}: the model has replaced the weight of the layer, which stands for the table "
+            "on the ps replicas; to set the first values of all rows, use "
             f"{type(layer).__name__}.from_pretrained(rows, freeze=False) or weight.data = rows"
         )
     # In PyTorch a bag leaves padding out, and an Embedding gives the row that it has.

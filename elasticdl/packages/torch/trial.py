@@ -168,9 +168,9 @@ def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Un
         for key, p in module.named_parameters():
             if p.grad is not None:
                 raise ModelError(
-                    f"{name}, a {type(module).__name__}, has the parameter {key!r}, which nobody "
-                    "would train: let the model have it, and return what the loss needs of it "
-                    "among its predictions"
+                    f"{name}, a {type(module).__name__}, has the parameter {key!r}, which the job "
+                    "would not train: move it to the model, and return what the loss needs of it "
+                    "as one of the predictions"
                 )
     of_loss = [
         (name, module)
@@ -200,8 +200,8 @@ class FixedParameters:
             known, is_trained = self._of.get(name, (parameter, parameter.requires_grad))
             if parameter is not known:
                 raise ModelError(
-                    f"the model puts another parameter in the place of {name!r} when it is called, "
-                    "which no other worker would know; make it in __init__"
+                    f"the model replaces parameter {name!r} when it is called, which the other "
+                    "workers would not know; make the parameter in __init__"
                 )
             if parameter.requires_grad != is_trained:
                 raise ModelError(

@@ -60,5 +60,5 @@ class JobAuthority:
             raise AuthenticationError(f"expected one name in the certificate, found {uris}")
         identity = Identity.of_uri(uris[0])
         if identity.job != self.job or identity.role not in _ROLES:
-            raise AuthenticationError(f"{uris[0]} is no process of the job {self.job!r}")
+            raise AuthenticationError(f"{uris[0]} is not a process of the job {self.job!r}")
         return self.authority.sign(request, identity, self.life_seconds)

@@ -100,7 +100,7 @@ class Renewal(Background):
         try:
             expires = expiry(self._files.certificate.read_bytes())
         except (ElasticdlError, OSError) as error:
-            log.warning("%s: %s; it is made anew", self._files.certificate, error)
+            log.warning("%s: %s; a new one is made", self._files.certificate, error)
             return 0.0
         return pause_seconds(time.time(), expires, self._life_seconds)
 

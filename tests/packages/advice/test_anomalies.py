@@ -85,8 +85,8 @@ def test_of_two_workers_none_is_a_straggler_and_of_one_without_a_task_neither():
 @pytest.mark.parametrize(
     ("stage", "words"),
     [
-        ("metrics", "it spends time on metrics, and the others do not"),
-        ("lease", "none of its stages takes longer than that of the others"),
+        ("metrics", "it spends time on metrics, and the other workers do not"),
+        ("lease", "none of its stages takes longer than in the other workers"),
     ],
 )
 def test_of_a_stage_that_others_do_not_have_no_factor_is_told(stage, words):

@@ -79,7 +79,7 @@ def test_the_words_say_what_to_do(name, kept, remedy):
     assert told is not None
     assert told.words == (
         f"the model overfits: validation {name} was best after epoch 2, at update 100 (0.8) and "
-        f"is 0.6 now, while training {name} went on from 0.2 to 0.4. {remedy}"
+        f"is 0.6 now, while training {name} improved from 0.2 to 0.4. {remedy}"
     )
 
 
@@ -103,7 +103,7 @@ def test_job_says_once_that_it_overfits_and_what_is_best(master_kit):
     told = [n for n in play.do(Note) if isinstance(n.kind, events.Overfitting)]
     assert [(n.kind.value, n.is_warning) for n in told] == [(0.6, True)]
     status = picture(play.core, 0.0)
-    assert "is 0.5 now, while training loss went on from 0.6 to 0.3" in status.overfitting
+    assert "is 0.5 now, while training loss improved from 0.6 to 0.3" in status.overfitting
     again = master_kit.core(config, training=(("a", 30),), validation=(("v", 3_000),))
     again.restore(json.loads(json.dumps(play.core.snapshot())))
     assert picture(again, 0.0).overfitting == status.overfitting

@@ -351,7 +351,7 @@ def test_records_without_columns_are_refused(analyze):
         writer.write_many([b"\xff\xff"])
     code, captured = analyze("x.rio")
     assert code == 1
-    assert "x.rio: record 0 is no tf.train.Example" in captured.err
+    assert "x.rio: record 0 is not a tf.train.Example" in captured.err
 
 
 def test_features_that_come_late_are_columns_too(analyze):

@@ -113,7 +113,7 @@ def test_ids_that_a_table_has_as_floats_are_refused_or_written_as_whole_numbers(
     convert = ("convert", "in.parquet", "out.rio", "--as=example")
     code, _, error = run(*convert)
     assert code == 1
-    assert "column 'id' has 1234567891.0, of which a float feature makes 1234567936.0" in error
+    assert "column 'id' has 1234567891.0, which a float feature turns into 1234567936.0" in error
     assert "--types=id=int64" in error
     assert run(*convert, "--types=id=int64;x=float")[0] == 0
     first, second = [decode_example(record) for record in RecordReader("out.rio").read(0, 2)]
@@ -225,7 +225,7 @@ def test_a_conversion_of_no_records_writes_no_file(run, content, encoding):
     before = files()
     words = ["--data_reader_params=skip_header=true", f"--as={encoding}"]
     code, _, err = run("convert", "in.csv", "out.rio", *words)
-    assert (code, "out.rio: not written, for there are no records" in err) == (1, True)
+    assert (code, "out.rio: not written, because there are no records" in err) == (1, True)
     assert files() == before
 
 

@@ -64,5 +64,5 @@ def test_whole_and_real_numbers_are_real_and_text_beside_numbers_is_refused(tmp_
 
 
 def test_records_that_are_no_examples_are_refused_by_number(tmp_path):
-    with pytest.raises(ConfigError, match=r"s: record 0 is no tf.train.Example"):
+    with pytest.raises(ConfigError, match=r"s: record 0 is not a tf.train.Example"):
         spooled(tmp_path, Records(values=[b"neither"]))

@@ -26,7 +26,7 @@ SAID = {
     "tf_in_the_loss": "write them with keras.ops",
     "strings": "feed gives strings (features words), and JAX has none",
     "ragged": "feed gives a tf.RaggedTensor (features words)",
-    "keep_names": "has keep_names, which Keras on JAX has not",
+    "keep_names": "has keep_names, which is not supported with Keras on JAX",
     "ids_of_rows": "its ids depend on a parameter, or on rows",
     "float16": "use the policy mixed_bfloat16 or float32",
     "large_numbers": "features ids has the number 1099511627776, and JAX computes with int32",

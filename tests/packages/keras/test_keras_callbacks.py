@@ -230,7 +230,7 @@ REFUSED = {
     "Callback, an elasticdl.* that derive from keras.callbacks.Callback": lambda: [
         elasticdl.callbacks.Callback()
     ],
-    "is no keras.callbacks.Callback": lambda: [print],
+    "expected a keras.callbacks.Callback": lambda: [print],
     r"returns the class EarlyStopping: expected an object, EarlyStopping\(": lambda: [
         keras.callbacks.EarlyStopping
     ],

@@ -416,5 +416,5 @@ def test_names_of_a_signature_differ():
 def test_a_folder_that_is_no_saved_model_is_named(tmp_path, spec_of):
     from elasticdl.packages.keras.predictor import SavedModelPredictor
 
-    with pytest.raises(ModelError, match=f"--saved_model={tmp_path} is no SavedModel"):
+    with pytest.raises(ModelError, match=f"--saved_model={tmp_path} is not a SavedModel"):
         SavedModelPredictor(spec_of(**FUNCTIONS), Metadata(), tmp_path)

@@ -516,8 +516,8 @@ class TestStep:
             ({"model": lambda: 3}, "must return a keras.Model, found int"),
             ({"loss": lambda a, b: {"x": b}}, "must return one tensor"),
             ({"loss": lambda a, b: tf.ensure_shape(b, [None, 9])}, "raised"),
-            ({"loss": lambda a, b: "mse"}, "found str .* a loss of Keras is written loss = "),
-            ({"loss": lambda a, b: keras.losses.Hinge()}, "found Hinge .* or is called in it"),
+            ({"loss": lambda a, b: "mse"}, "found str .* for a loss of Keras, write loss = "),
+            ({"loss": lambda a, b: keras.losses.Hinge()}, "found Hinge .* or call it there"),
             ({"loss": None}, "training needs a function loss"),
             ({"optimizer": lambda: 0.1}, "must return a keras.optimizers.Optimizer, found float"),
             (

@@ -83,7 +83,7 @@ def test_a_table_of_a_layer_that_is_no_part_of_the_model_is_not_trained(new_job,
     model = model_of(lambda *_: None, calls=Closed)
     moved, kept = (losses(new_job, threshold, model) for threshold in (MOVED, IN_MODEL))
     np.testing.assert_allclose(moved, kept, rtol=1e-5)
-    assert "'rows' is called but is no part of the model" in caplog.text
+    assert "'rows' is called but is not part of the model" in caplog.text
 
 
 def test_that_rows_of_a_table_in_the_model_are_no_groups_is_said(new_job):

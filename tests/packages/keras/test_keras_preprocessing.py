@@ -178,7 +178,7 @@ def test_words_in_bytes_are_found_and_words_without_an_order_are_refused():
     assert layer(tf.constant(["k\xf8benhavn", "cow", "cat"])).numpy().tolist() == [1, 2, 0]
     with pytest.raises(ModelError, match=r"IndexLookup .* is a set.* expected a list, such as"):
         preprocessing.IndexLookup({"cat", "dog"})
-    with pytest.raises(ModelError, match=r"vocabulary has b'\\xf8', which is no text in UTF-8"):
+    with pytest.raises(ModelError, match=r"vocabulary has b'\\xf8', which is not text in UTF-8"):
         preprocessing.IndexLookup([b"cat", b"\xf8"])
 
 

@@ -162,11 +162,11 @@ def test_gradients_that_are_not_of_the_model_are_refused():
     kernel, bias = model.trainable_variables
     grad = tf.ones((2, 1))
 
-    assert "kernel' in place of a variable of the model" in refused(model, sgd(), ones(other))
-    assert "is there twice" in refused(model, sgd(), [(grad, kernel), (grad, kernel)])
+    assert "kernel', which is not a variable of the model" in refused(model, sgd(), ones(other))
+    assert "is given twice" in refused(model, sgd(), [(grad, kernel), (grad, kernel)])
     assert "no variable has a gradient" in refused(model, sgd(), [(None, kernel), (None, bias)])
     assert "has shape (2, 1), its gradient (2,)" in refused(model, sgd(), [(tf.ones(2), kernel)])
-    assert "found 'EagerTensor' in place of a variable" in refused(model, sgd(), [grad, grad])
+    assert "found 'EagerTensor', which is not a variable" in refused(model, sgd(), [grad, grad])
     assert "expected pairs" in refused(model, sgd(), [grad[0]])
     assert "expected loss=" in refused(model, sgd(), loss=None)
     assert "found EagerTensor of shape (2,)" in refused(model, sgd(), loss=tf.ones(2))

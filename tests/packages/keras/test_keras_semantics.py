@@ -330,7 +330,7 @@ class TestStateOfOtherRules:
              "cyclic", "up to a limit", "flips"],
     )  # fmt: skip
     def test_another_rule_is_refused(self, new_job, rule, dtype):
-        with pytest.raises(ModelError, match="variable 'layer/kept' of the old one in a way that"):
+        with pytest.raises(ModelError, match="variable 'layer/kept' from the old one in a way"):
             new_job(data(), 16, model=around(lambda: Layer(rule, dtype, name="layer")), **FUNCTIONS)
 
     def test_the_maximum_of_all_is_refused_though_it_has_one_element(self, new_job):
@@ -344,7 +344,7 @@ class TestStateOfOtherRules:
                 return x
 
         model = around(lambda: Largest(name="layer"))
-        with pytest.raises(ModelError, match="variable 'layer/kept' of the old one"):
+        with pytest.raises(ModelError, match="variable 'layer/kept' from the old one"):
             new_job(data(), 16, model=model, **FUNCTIONS)
 
     def test_statistics_of_what_statistics_have_normalised_are_no_other_rule(self, new_job):

@@ -105,7 +105,7 @@ def test_links_that_name_nothing_in_the_image_are_said(project, capsys):
 
 def test_a_dockerfile_of_somebody_else_is_replaced_only_when_asked(project, capsys):
     (project / "Dockerfile").write_text("FROM mine\n")
-    assert "exists, and is not what would be written; give --over" in refused(capsys, "init")
+    assert "exists, with another content; give --over" in refused(capsys, "init")
     assert (project / "Dockerfile").read_text() == "FROM mine\n"
     assert run_command(["zoo", "init", "--overwrite"]) == 0
     assert run_command(["zoo", "init"]) == 0  # the same again
@@ -116,7 +116,7 @@ def test_a_dockerignore_that_was_there_is_kept_and_said(project, capsys):
     (project / ".dockerignore").write_text("data\n")
     assert run_command(["zoo", "init"]) == 0
     assert (project / ".dockerignore").read_text() == "data\n"
-    assert "note: .dockerignore was there and is kept" in capsys.readouterr().err
+    assert "note: .dockerignore exists and is kept" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_the_job_of_a_script_that_wants_minibatches_alone_has_no_world(tmp_path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["loop.py", "--shards_only", "--training_data=data", "--output=o"], "--output is about"),
+        (["loop.py", "--shards_only", "--training_data=data", "--output=o"], "--output needs a"),
         (["loop.py"], "needs --training_data"),
         (["loop.py", "--training_data=data", "--model_def=a.b"], "unknown flag --model_def"),
         (["loop.py", "--training_data=data", "--num_workers=no"], "--num_workers: expected"),

@@ -30,7 +30,7 @@ def test_the_display_says_why_there_is_no_answer(monkeypatch, capsys):
     monkeypatch.setattr(choose, "find", lambda name: WaitingJob(2))
     assert run_command(["top", "clicks"]) == 0
     said = capsys.readouterr().out
-    assert "no answer so far: the master is in Slurm's queue (Resources)" in said
+    assert "no answer yet: the master is in Slurm's queue (Resources)" in said
     assert "the job has ended" in said
     monkeypatch.setattr(choose, "find", lambda name: WaitingJob(1))
     assert run_command(["top", "clicks"]) == 0

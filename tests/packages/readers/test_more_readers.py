@@ -67,7 +67,7 @@ def test_a_damaged_compressed_file_is_told_and_leaves_no_copy(capsys, content, s
 
 def test_a_compressed_file_without_a_format_in_its_name_is_refused(capsys):
     Path("x.gz").write_bytes(gzip.compress(b"1\n"))
-    assert "name it so, for example .csv.gz" in count(capsys, "x.gz")[1]
+    assert "rename it, for example to NAME.csv.gz" in count(capsys, "x.gz")[1]
 
 
 def test_tfrecord_files_may_be_compressed():
@@ -419,7 +419,7 @@ def test_whole_numbers_of_a_database_stay_what_they_are(database, kind):
     ("kind", "values", "said"),
     [
         ("NUMERIC(38, 0)", [2**53 + 1, None], "the column has null, so it is float64"),
-        ("NUMERIC", [2**53 + 1], "9007199254740993, of which float64 makes 9007199254740992.0"),
+        ("NUMERIC", [2**53 + 1], "9007199254740993, which float64 turns into 9007199254740992.0"),
     ],
 )
 def test_numbers_of_a_database_that_would_meet_are_refused(database, kind, values, said):

@@ -296,7 +296,7 @@ def remove(directory):
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (remove, "version 3 is missing, of which version 4 is the difference"),
+        (remove, "version 3 is missing, which version 4 changes"),
         (repeat, "version 3: found version 2 in its place; versions are repeated"),
         (swap, "version 4: found version 3 in its place"),
         (damage_manifest, "version 3: its manifest is damaged or another one"),
@@ -337,7 +337,7 @@ def test_a_program_in_the_place_of_another_one_is_refused(exported, tmp_path):
     shutil.rmtree(directory / PROGRAM.name)
     (directory / another.name).rename(directory / PROGRAM.name)
 
-    with pytest.raises(ExportError, match=f"version 4: its program {PROGRAM.name} is another one"):
+    with pytest.raises(ExportError, match=f"version 4: its program {PROGRAM.name} was exchanged"):
         Versions(directory, tmp_path).next(None)
 
 

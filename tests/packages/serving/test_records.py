@@ -221,7 +221,7 @@ def test_a_server_without_arrow_says_so_and_blames_no_client(monkeypatch):
 
 def test_what_is_no_arrow_is_refused_in_words():
     for content in (b"", b"x", b"\xff\xff\xff\xff" * 4):
-        with pytest.raises(DataError, match="no stream of Arrow"):
+        with pytest.raises(DataError, match="not an Arrow stream"):
             from_arrow(content, SPECS)
     with pytest.raises(DataError, match="expected no nulls, found 1"):
         from_arrow(batches({**COLUMNS, "age": [1.0, None]}), SPECS)

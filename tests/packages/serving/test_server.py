@@ -125,7 +125,7 @@ def exporting(tmp_path, limits, monkeypatch):
 def test_each_version_is_answered_with_as_it_comes(exporting):
     assert exporting.ask("GET", "/healthz")[0] == 503
     status, said = exporting.predict([1])
-    assert (status, "nothing is served so far" in said["error"]) == (503, True)
+    assert (status, "nothing is served yet" in said["error"]) == (503, True)
     for number in (1, 2, 3):
         exporting.export()
         exporting.wait_for_version(number)
@@ -379,7 +379,7 @@ def test_who_connects_and_does_not_ask_is_hung_up_on(exporting, monkeypatch, sai
         connection.sendall(said)
         assert connection.recv(1) == b""
         assert time.monotonic() - began >= 0.4
-    assert exporting.ask("GET", "/healthz")[0] == 503  # nothing is served so far
+    assert exporting.ask("GET", "/healthz")[0] == 503  # nothing is served yet
 
 
 def test_a_request_whose_body_does_not_come_is_answered_so(exporting, monkeypatch):

@@ -53,8 +53,8 @@ def test_a_number_that_is_missing_is_nan():
         (b"{", "no JSON object"),
         (b"[1]", "expected an object"),
         (b"\xff", "no JSON object: 'utf-8'"),
-        (b'{"n": 1, "x": NaN}', "NaN is no number of JSON"),
-        (b'{"n": 1, "x": Infinity}', "Infinity is no number of JSON"),
+        (b'{"n": 1, "x": NaN}', "NaN is not a number of JSON"),
+        (b'{"n": 1, "x": Infinity}', "Infinity is not a number of JSON"),
         (b'{"n": 1, "x": 1e999}', "'x': expected a number of float64, found inf"),
         (b'{"n": 1, "x": 1' + b"0" * 400 + b"}", "'x': expected a number of float64"),
         (b'{"n": 1, "x": 1' + b"0" * 5000 + b"}", "no JSON object"),
@@ -65,7 +65,7 @@ def test_a_number_that_is_missing_is_nan():
         (b'{"n": 9223372036854775808}', "found 9223372036854775808"),
         (b'{"x": 1.0}', "'n': expected a whole number of int64, found none"),
         (b'{"n": 1, "word": ["a"]}', "'word': expected text, found ['a']"),
-        (b'{"n": 1, "word": "\\ud800"}', "is no text"),
+        (b'{"n": 1, "word": "\\ud800"}', "is not text"),
         (b"[" * 100_000, "no JSON object"),
     ],
 )
@@ -177,8 +177,8 @@ def test_what_is_no_arrow_or_has_other_columns_or_is_too_large_is_unreadable(mon
     renamed = whole.replace(b"word", b"w\xffrd")
     numbers, large = arrow.array([[1], [2]]), arrow.array([1, 2**63], arrow.uint64())
     cases = {
-        "no stream of Arrow": [b"", b"x", whole[: len(whole) // 2], renamed],
-        "no stream of Arrow: 3 bytes follow": [whole + b"abc"],
+        "not an Arrow stream": [b"", b"x", whole[: len(whole) // 2], renamed],
+        "not an Arrow stream: 3 bytes follow": [whole + b"abc"],
         "expected at most 3 rows, found 4": [stream_of(many), stream_of(many, compression="lz4")],
         "unpacks to 10,000 bytes at the most, found 20,": [
             stream_of(wide, compression=each) for each in ("lz4", "zstd")

@@ -74,7 +74,7 @@ def test_a_shard_names_its_partition():
     topic = parse("kafka://b/my-clicks-2")
     assert topic.shard(11, 5, 9) == Shard("my-clicks-2-11", 5, 9)
     assert topic.partition_of(topic.shard(11, 5, 9)) == 11
-    with pytest.raises(ValueError, match="is no partition"):
+    with pytest.raises(ValueError, match="is not a partition"):
         topic.partition_of(Shard("clicks-11", 5, 9))
 
 

@@ -176,7 +176,7 @@ REFUSED = {
     "a callback of Keras, which a model in PyTorch .*use elasticdl.callbacks.EarlyStopping": (
         lambda: [KerasCallback()]
     ),
-    "is no elasticdl.callbacks.Callback": lambda: [print],
+    "expected a Callback, EarlyStopping": lambda: [print],
     "callbacks must return a list, found EarlyStopping": lambda: EarlyStopping("val_auc"),
 }
 

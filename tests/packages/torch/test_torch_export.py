@@ -218,7 +218,7 @@ def test_a_version_is_served_with_all_of_its_buffers(export, tmp_path):
 
 
 def test_rows_beside_a_model_that_torch_export_cannot_trace_are_refused(export):
-    with pytest.raises(ModelError, match=r"makes none of this one .*; leave the rows"):
+    with pytest.raises(ModelError, match=r"cannot make it for this model .*; leave the rows"):
         export(Deciding, beside=True)
 
 

@@ -191,7 +191,7 @@ def test_rows_that_a_table_would_not_have_are_refused(in_job):
 
     replaced = Embedding(3, 2)
     replaced.weight = nn.Parameter(torch.ones(3, 2))
-    assert "0: the model has put another weight" in refused(replaced)
+    assert "0: the model has replaced the weight" in refused(replaced)
     padded = Embedding.from_pretrained(torch.ones(3, 2), padding_idx=-1)
     assert "another row for padding_idx=2" in refused(padded)
     zeros = torch.ones(3, 2).index_fill(0, torch.tensor([2]), 0.0)

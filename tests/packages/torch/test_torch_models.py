@@ -485,10 +485,10 @@ class Sharing(Plain):
 REFUSED = {
     "shares": ({"model": Sharing}, "'out.weight' and 'other.weight' have memory in common"),
     "unfreezes": ({"model": Unfreezing}, "sets requires_grad of parameter 'out.weight' to False"),
-    "replaces": ({"model": Replacing}, "another parameter in the place of 'out.weight'"),
+    "replaces": ({"model": Replacing}, "the model replaces parameter 'out.weight'"),
     "clamps": ({"model": Clamping}, "changes its parameter 'out.weight' when it is called"),
     "clamps in training": ({"model": ClampingInTraining}, "changes its parameter 'out.weight'"),
-    "trained loss": ({"loss": Scaled()}, "Scaled, has the parameter 'scale', which nobody"),
+    "trained loss": ({"loss": Scaled()}, "Scaled, has the parameter 'scale', which the job"),
     "dataclass": (
         {"model": Dataclass, "loss": lambda y, p: loss(y, p.logits)},
         "the model returns Output; expected tensors",
@@ -504,7 +504,7 @@ REFUSED = {
     ),
     "one record": (
         {"model": OfOneRecord},
-        "one record, of which.* choose another --minibatch_size",
+        "one record, which has no variance.* choose another --minibatch_size",
     ),
     "arguments": ({"model": TwoArguments}, "forward is given one argument, all that feed"),
     "checkpoint": ({"model": Checkpointed}, "not in what torch.utils.checkpoint computes again"),

@@ -349,7 +349,7 @@ REFUSED_OPTIMIZERS = {
     ),
     "scheduler that is left out": (
         lambda p: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(p, lr=1), 1).optimizer,
-        "give the scheduler in place of the optimizer",
+        "return the scheduler instead of the optimizer",
     ),
     "something else": (lambda p: "sgd", "found str"),
     "raises": (lambda p: p.no_such, "optimizer.parameters. raised AttributeError"),
@@ -404,7 +404,7 @@ class Dropping(Net):
 REFUSED_MODELS = {
     Doubled: "'layer.weight' is torch.float64 on cpu",
     InPlace: "changes its input in place",
-    Growing: "buffer 'sum' of the old one in a way that",
+    Growing: "buffer 'sum' from the old one in a way that",
     Sparse: "sparse=True is dense here",
 }
 

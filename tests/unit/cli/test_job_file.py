@@ -61,7 +61,7 @@ def test_a_value_is_what_is_written_whatever_yaml_makes_of_such_words(ran, file)
         ("data_reader_params: {password: s3cret}", "true or false, found dict"),
         ("- num_epochs", "expected lines of the form NAME: VALUE, found list"),
         ("a: b: c", "expected YAML"),
-        ("num_epochs: 3\nnum_epochs: 4", "num_epochs is there twice"),
+        ("num_epochs: 3\nnum_epochs: 4", "num_epochs is given twice"),
         ("num_epochs: many", "--num_epochs: expected a valid integer"),
         ("num_workers: 2", "--num_workers has no effect with --distribution_strategy=Local"),
     ],

@@ -135,7 +135,7 @@ def test_a_mistake_is_named_and_nothing_is_written(place, words, error, complain
         ("versions", "found one in a folder of it; did you mean versions/1"),
         ("checkpoints", "found a checkpoint, which is given as --checkpoint_dir_for_init"),
         ("exports", "found versions of --export_dir, with which elasticdl serve answers"),
-        ("beside", "its rows lie beside it"),
+        ("beside", "expected an export with its rows inside"),
     ],
 )
 def test_what_is_no_exported_model_is_told_by_what_it_is(place, found, says):

@@ -146,7 +146,7 @@ def test_lists_have_one_type_whatever_is_in_them(tmp_path):
     ("values", "said"),
     [
         (pa.array([[1, None]], pa.list_(pa.int64())), "has null in a list"),
-        (pa.array([[1.0], None], pa.list_(pa.float32(), 1)), "has null in place of a vector"),
+        (pa.array([[1.0], None], pa.list_(pa.float32(), 1)), "has null instead of a vector"),
         (pa.array([[1], [None]], pa.list_(pa.int64(), 1)), "has null in a vector"),
         (pa.array([[True], [None]], pa.list_(pa.bool_(), 1)), "has null in a vector"),
     ],

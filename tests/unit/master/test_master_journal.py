@@ -86,7 +86,7 @@ def test_journal_that_is_away_is_told_and_waited_for(run, connect, monkeypatch, 
     assert "(etcd at host:1: connection refused); still trying" in notes()[0]
     may_write.set()
     registered.join()
-    while notes()[-1] != "the job's journal is back":
+    while notes()[-1] != "the job's journal can be written again":
         time.sleep(0.01)
     assert not running.master.core.members.find(Role.WORKER, 0).gone
 

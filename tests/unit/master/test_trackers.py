@@ -39,7 +39,7 @@ def test_the_loop_goes_on_while_the_last_numbers_are_taken_and_the_wait_is_told(
         slow.may_end.set()
 
     asyncio.run(asyncio.wait_for(drawn.close(has_job_ended=True, tell=tell), 20))
-    assert notes == ["waiting up to 60 s for --slow to take what came last"]
+    assert notes == ["waiting up to 60 s until --slow has the last numbers"]
     assert slow.seconds == 60
 
 

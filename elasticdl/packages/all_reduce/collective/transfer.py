@@ -38,8 +38,8 @@ def way_of_giving(
     other ranks are lost, it must be able to replace them.
 
     Args:
-        are_behind: By rank, whether it is behind.
-        positions: By rank, the position of its parameters; -1: it has none.
+        are_behind: Whether each rank is behind, by rank.
+        positions: The position of each rank's parameters, by rank; -1: it has none.
         num_numbers: The size of a gradient together with the change of the state.
         has_trained: Whether rank 0 has been in a round; if not, nobody is stopped.
         is_deterministic: Whether an update waits for tasks of its own, whoever has them.

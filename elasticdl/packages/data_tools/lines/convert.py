@@ -224,6 +224,6 @@ def _require_records(outputs: dict[str, _Output], paths: Sequence[Path | str], b
         if output.num_records == 0:
             what = f"for {name} " if name else ""
             raise DataError(
-                f"{paths[0]}: not converted, for there are no records {what}"
+                f"{paths[0]}: not converted, because there are no records {what}"
                 f"({bad:,} lines were left out)"
             )

@@ -11,12 +11,12 @@ from elasticdl.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class LearningRateScheduler:
-    """Sets the learning rate of each step, in place of the optimizer's own.
+    """Sets the learning rate of each step, instead of the optimizer's own.
 
     Args:
         schedule: `schedule(version) -> learning rate`, where `version` counts the updates that
-            the model has seen. Keras' callback of this name counts epochs, of which an elastic
-            job has several under way at once.
+            the model has seen. Keras' callback of this name gets the epoch instead; an elastic
+            job may train several epochs at once.
     """
 
     schedule: Callable[[int], float]
@@ -64,9 +64,9 @@ class JobControl:
 class Callback:
     """A callback of a model in PyTorch: derive from it, and override what you need.
 
-    Workers come and go, so a callback is made anew for each call. Its attributes that are numbers,
+    Workers come and go, so each call uses a new callback object. Its attributes that are numbers,
     strings, arrays, lists, tuples or dicts are stored after each call and restored before the next.
-    If a worker is lost in a call, the call is repeated with the attributes from before it.
+    If a worker is lost during a call, the call is repeated with the attributes from before it.
 
     `logs` has `loss`, the mean over the records of the epoch so far. It also has `val_NAME`, the
     metric NAME of the newest evaluation.
@@ -78,10 +78,10 @@ class Callback:
         """Called when training begins."""
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Called for epoch 0 at the begin, then when the last task of the epoch before is done."""
+        """Called when training begins, and when the last task of the epoch before is done."""
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Called when the last task of an epoch is done; the next epoch has begun by then."""
+        """Called when the last task of an epoch is done; the next epoch may have begun already."""
 
     def on_evaluation_end(self, evaluation: int, logs: Mapping[str, float]) -> None:
         """Called when an evaluation has its metrics; evaluations count from 0."""

@@ -63,7 +63,7 @@ class EarlyStopping(MonitorCallback):
     Args:
         monitor: See `MonitorCallback`.
         min_delta: A value counts as better only if it is better by more than this.
-        patience: The number of values in a row without a better one that stops training.
+        patience: Training stops after this number of values in a row that are not better.
         mode: See `MonitorCallback`.
         baseline: A further limit: a value that is not better than the baseline does not count as
             better.
@@ -114,13 +114,13 @@ class ReduceLROnPlateau(MonitorCallback):
     """Lowers the learning rate when a quantity stops getting better.
 
     The settings are those of `torch.optim.lr_scheduler.ReduceLROnPlateau`, and the same values lead
-    to the same rates. A new rate is the rate of tasks that are leased from then on.
+    to the same rates. A new rate holds for tasks that are leased later.
 
     Args:
         monitor: See `MonitorCallback`.
         mode: See `MonitorCallback`.
-        factor: The factor of the rate.
-        patience: The number of values in a row that may be no better; the next one lowers the rate.
+        factor: The rate is multiplied by this.
+        patience: How many values in a row may be no better; the next such value lowers the rate.
         threshold: The least improvement of a better value.
         threshold_mode: "rel": the threshold is a part of the best value; "abs": it is a difference.
         cooldown: The number of values that are not counted after a change of the rate.

@@ -71,6 +71,6 @@ def foreign(name: str, found: str) -> ModelError:
     return ModelError(
         f"{name} must return the dataset that it is given, after methods of it such as map, filter "
         f"and flat_map; found another one ({found}). Datasets of tf.data.Dataset.zip, range, "
-        f"from_tensor_slices and the like would begin anew for each task: {_ONE_EACH}, and use "
+        f"from_tensor_slices and the like would start again in each task: {_ONE_EACH}, and use "
         "other datasets inside flat_map only"
     )

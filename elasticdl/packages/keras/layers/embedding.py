@@ -51,10 +51,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             the ids are a `tf.SparseTensor` or `tf.RaggedTensor`.
         wire_dtype: The type of rows and gradients between workers and ps replicas: "float32",
             "float16" or "bfloat16". Rows are stored and updated in float32.
-        admission: The rule by which an id gets a row: `CountAdmission`, `ProbabilityAdmission` or
+        admission: Which ids get a row: `CountAdmission`, `ProbabilityAdmission` or
             `StatisticAdmission`; None: each id gets one. A plain session trains all ids.
-        expiry: The rule by which rows are removed, an `Expiry`; None: they stay, as in a plain
-            session.
+        expiry: When rows are removed, an `Expiry`; None: they stay, as in a plain session.
         keep_names: Store the strings that ids were made of beside the rows, so that exported tables
             show them. The layer is called with strings, or with the results of
             `tf.strings.to_hash_bucket_fast`.

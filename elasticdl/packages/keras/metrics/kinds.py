@@ -230,7 +230,7 @@ class FunctionMetric:
 def alone(labels: Nested, predictions: Nested) -> tuple[Nested, Nested]:
     """Return labels and predictions of a model of one output, without a list or dict around them.
 
-    Keras' `compile` does the same. Of a model of several outputs both are returned as they are.
+    Keras' `compile` does the same. If the model has several outputs, both are returned unchanged.
     """
     output = None
     if isinstance(predictions, Mapping) and len(predictions) == 1:

@@ -73,7 +73,8 @@ class HeldVariables:
             raise ModelError(
                 f"the model file reads variable {variable.path!r} of the model outside of the "
                 "model's call, loss(labels, predictions) and metrics; its value is not known "
-                "there, since those who apply the updates hold it. Read it in one of these"
+                "there, because the process that applies the updates holds it. Read it in one of "
+                "these"
             )
         if keras.backend.backend() != "tensorflow" or tf.executing_eagerly():
             return self._now(variable)
@@ -90,7 +91,7 @@ class HeldVariables:
         if not self._is_open:
             raise ModelError(
                 f"the model file assigns variable {variable.path!r} of the model after the model "
-                "was made, which would be lost: those who apply the updates hold its value. "
+                "was made, which would be lost: the process that applies updates holds its value. "
                 "Assign it in the model function"
             )
 

@@ -15,7 +15,7 @@ from elasticdl.packages.keras.internals import CompileLoss
 from elasticdl.packages.keras.model.user_loss import UserLoss
 from elasticdl.packages.keras.types import Nested
 
-_UNCALLED = "; a loss of Keras is written loss = ... in place of the function, or is called in it"
+_UNCALLED = "; for a loss of Keras, write loss = ... instead of the function, or call it there"
 
 
 class MinibatchLoss:

@@ -160,8 +160,8 @@ class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no typ
         """Return the value of a variable here; None: it has its own."""
         if id(variable) in self._refused:
             raise ModelError(
-                f"the model, or the loss, reads {self._refused[id(variable)]}, which stands still "
-                "in a worker: those who apply the updates have their number and their rate. "
+                f"the model, or the loss, reads {self._refused[id(variable)]}, which never changes "
+                "in a worker: the process that applies the updates counts them and has their rate. "
                 f"{COUNT_IN_A_LAYER}, and the loss may read it"
             )
         if isinstance(variable, TableVariable):

@@ -146,8 +146,8 @@ def freeze_what_is_not_in(model: keras.Model, layers: Sequence[keras.layers.Laye
         if isinstance(layer, MovedEmbedding) and id(layer) not in within and layer.trainable:
             layer.trainable = False
             logger.warning(
-                "Embedding %r is called but is no part of the model, so Keras, and this job, does "
-                "not train it; make it an attribute of the layer that calls it",
+                "Embedding %r is called but is not part of the model, so it is not trained, as in "
+                "Keras; make it an attribute of the layer that calls it",
                 layer.name,
             )
 

@@ -201,10 +201,10 @@ class StateStep:
 
 def _refusal(placed: PlacedModel, variable: keras.Variable) -> ModelError:
     return ModelError(
-        f"in training call() makes the new value of variable {variable.path!r} of the old one in a "
-        "way that does not add up over workers, which train at the same time and do not know the "
-        "old one. Known are moving averages (momentum * old + new part, with a momentum of 0 to "
-        f"1), sums and counts, and values that are replaced. {_remedy(placed, variable)}"
+        f"in training call() computes the new value of variable {variable.path!r} from the old one "
+        "in a way that does not add up over workers, which train at the same time. Supported are "
+        "moving averages (momentum * old + new part, with a momentum of 0 to 1), sums and counts, "
+        f"and values that are replaced. {_remedy(placed, variable)}"
     )
 
 

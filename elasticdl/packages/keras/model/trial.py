@@ -81,8 +81,8 @@ def check_steps(
     if found.kept:
         log.warning(
             "each step of training, or each time that one is compiled, changes %s, which only "
-            "Python has: each worker has its own, and one that replaces a lost one begins anew; do "
-            "not train by it",
+            "Python has: each worker has its own, and a worker that replaces a lost one has a new "
+            "one; training must not depend on it",
             shown(found.kept),
         )
     elif found.drawn and depends:

@@ -186,7 +186,7 @@ def in_order(words: Iterable[object], what: str) -> list[str]:
         # NumPy and TensorFlow give strings as bytes.
         return [word.decode() if isinstance(word, bytes) else str(word) for word in words]
     except UnicodeDecodeError as error:
-        raise ModelError(f"{what} has {error.object!r}, which is no text in UTF-8") from None
+        raise ModelError(f"{what} has {error.object!r}, which is not text in UTF-8") from None
 
 
 def _lines(path: Path, what: str) -> list[str]:

@@ -57,7 +57,7 @@ class Number:
     mean, stddev: None: the values of `--statistics`, and 0 and 1 without it.
     log: Use log(1 + x), and 0 for negative numbers. Then mean and stddev are those of the
         logarithm, and 0 and 1 by default.
-    missing: The value in place of a missing one.
+    missing: The value for a missing number.
     dtype: "int64" if `tf.train.Example`s have whole numbers.
     """
 

@@ -21,18 +21,18 @@ _ADVICE = {
     "(elasticdl data convert), or more workers make it faster.",
     "ps replica": "More ps replicas (--num_ps_pods) share the work.",
     "network": "A larger --minibatch_size, fewer pulls of the dense parameters "
-    "(--get_model_steps), a faster way to the ps replicas, or, on one machine, no more processes "
-    "than cores make it faster.",
-    "the other workers": "A larger --minibatch_size, or a faster network, makes it faster; and "
-    "workers of equal speed.",
+    "(--get_model_steps), a faster network to the ps replicas, or, on one machine, no more "
+    "processes than cores make it faster.",
+    "the other workers": "A larger --minibatch_size, a faster network, or workers of equal speed "
+    "make it faster.",
     "staleness": "A larger --max_staleness, or --use_async=true, lets workers run ahead.",
 }
 
 
 _OF = "of the time in which they train or wait"
 _FEW_CORES = (
-    "Its machine has too few cores for what runs there: fewer processes on it, or ps replicas on "
-    "machines of their own."
+    "Its machine has too few cores for its processes: run fewer processes there, or give ps "
+    "replicas machines of their own."
 )
 _LEAST_WORK = 0.05  # a ps replica that hardly works is not in the way, however it waits
 
@@ -105,7 +105,7 @@ def _of_parameters(history: History, share: float) -> Bound:
     text = f"{waits}, and no ps replica works for more than {busy:.0%}"
     if all(lane.address.startswith("127.") for lane in history.lanes if lane.role == Role.PS):
         way = _bound("network", share, text)
-        return replace(way, text=way.text.replace("bound by network", "bound by its exchanges"))
+        return replace(way, text=way.text.replace("bound by network", "bound by exchanges"))
     return _bound("network", share, f"{waits}, and no ps replica works for more than {busy:.0%}")
 
 
