@@ -25,7 +25,11 @@ from elasticdl.settings.reader_params import FLAG
 
 _MAGICS = ((RECORDIO_MAGIC, "recordio"), (b"PAR1", "parquet"))
 _NOT_READ = (
-    (b"\x1f\x8b", "gzip, and its name does not say the format of its content; rename it, for example to NAME.csv.gz"),
+    (
+        b"\x1f\x8b",
+        "gzip, and its name does not say the format of its content; rename it, for example to "
+        "NAME.csv.gz",
+    ),
     (b"BZh", "bzip2; unpack it, or compress it by gzip or zstd"),
     (b"\xfd7zXZ", "xz; unpack it, or compress it by gzip or zstd"),
     (b"PK\x03\x04", "zip; unpack it, or read it by a custom_data_reader (docs/data.md)"),

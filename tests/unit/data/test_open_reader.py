@@ -82,6 +82,7 @@ def test_an_unknown_format_says_how_to_name_it(tmp_path):
         ("a.csv.xz", lzma.compress(b"1,2\n"), "xz; unpack it"),
         ("a.csv.zip", b"PK\x03\x04" + bytes(20), "zip; unpack it"),
     ],
+    ids=["gzip", "bzip2", "xz", "zip"],
 )
 def test_a_compressed_file_says_what_to_do(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
