@@ -194,6 +194,23 @@ def test_what_is_looked_up_may_be_changed_in_place(new_torch_job):
         job_of(InTraining)
 
 
+def test_what_is_looked_up_without_a_gradient_is_not_trained(new_torch_job):
+    class Without(Net):
+        def forward(self, features):
+            with torch.no_grad():
+                rows = self.vectors(features["ids"])
+            both = torch.cat([rows.flatten(1), features["x"]], 1)
+            return self.out(torch.relu(self.hidden(both)))
+
+    job = new_torch_job(
+        make_columns(), 32, model=Without, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"]
+    )
+    [minibatch] = job.minibatches(make_columns(), 64)
+    before = job.given(minibatch, training=True).rows[0]
+    job.train(make_columns(), 32)
+    np.testing.assert_array_equal(job.given(minibatch, training=True).rows[0], before)
+
+
 def test_random_numbers_of_a_step_are_a_function_of_task_and_minibatch(new_torch_job):
     columns = make_columns()
     job = new_torch_job(
