@@ -16,7 +16,7 @@ from elasticdl.backends.call_order import Tell, swapped, takes_predictions_first
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 from elasticdl.packages.frameworks.user_code import user_code
-from elasticdl.packages.torch.loss import is_of_torch
+from elasticdl.packages.torch.loss import is_of_torch, object_of
 from elasticdl.packages.torch.structures import Nested, as_array
 
 State = list[NDArray[np.float64]]
@@ -205,6 +205,7 @@ def _is_of_sums(metric: object) -> TypeGuard[SumMetric]:
 
 
 def _metric(name: str, metric: object, tell: Tell) -> Metric:
+    metric = object_of(metric, f"metric {name!r}")
     if isinstance(metric, nn.ModuleDict):  # a MetricCollection of torchmetrics
         raise ModelError(
             f"metric {name!r} is a {type(metric).__name__} of several: let eval_metrics_fn return "
