@@ -157,7 +157,8 @@ class Metrics:
         self, eval_metrics_fn: Callable[[], object] | None, tell: Tell = told_nobody
     ) -> None:
         self._metrics: dict[str, Metric] = {}
-        found = eval_metrics_fn() if eval_metrics_fn else {}
+        with user_code("eval_metrics_fn"):
+            found = eval_metrics_fn() if eval_metrics_fn else {}
         if not isinstance(found, Mapping):
             raise ModelError(
                 f"eval_metrics_fn must return a dict of metrics by name, found "
