@@ -21,7 +21,9 @@ _PREDICTIONS = {
     *("predicted", "prediction", "predictions", "prob", "probs", "score", "scores", "hat"),
     *("yhat", "ypred", "ypreds"),
 }
-_LABELS = {"gt", "label", "labels", "target", "targets", "true", "truth", "ytrue", "actual"}
+_LABELS = {
+    *("gt", "label", "labels", "target", "targets", "tgt", "true", "truth", "ytrue", "actual"),
+}
 _OF_0_1 = ("output", "labels")  # the parameters of a loss of ElasticDL 0.1
 _METHODS = ("call", "update_state", "update", "forward")  # of a loss or metric that is an object
 
@@ -110,15 +112,20 @@ def _names(function: Any) -> tuple[str, ...]:
 
 
 def _say_predictions_first(names: tuple[str, ...]) -> bool:
-    """Whether the first name means predictions, and the second one does not."""
+    """Whether the names say that the predictions come first."""
     # Names such as (x, y) say nothing, so the usual order is taken.
-    return len(names) == 2 and _is_prediction(names[0]) and not _is_prediction(names[1])
+    meant = tuple(map(_meant, names))
+    return meant in (("predictions", "labels"), ("predictions", ""), ("", "labels"))
 
 
-def _is_prediction(name: str) -> bool:
+def _meant(name: str) -> str:
+    """Return what a name says: "predictions", "labels" or "", which is neither."""
     # `y_pred` and `logits2` are split into words, which a list of names can know.
     words = set(re.split(r"[_\d]+", name.lower()))
-    return not words.isdisjoint(_PREDICTIONS) and words.isdisjoint(_LABELS)
+    of_predictions, of_labels = words & _PREDICTIONS, words & _LABELS
+    if of_predictions and of_labels:  # `target_scores`
+        return ""
+    return "predictions" if of_predictions else "labels" if of_labels else ""
 
 
 def _is_of_a_framework(function: Callable[..., Any]) -> bool:

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -109,6 +110,14 @@ class MinibatchLoss:
                 "it, or the model, use argmax, a comparison, detach() or torch.no_grad()?"
             )
         return loss.reshape(())
+
+
+def object_of(function: Any, what: str) -> Any:
+    """Return a loss or metric; an object of it if it is a class, as `compile` of Keras does it."""
+    if not isinstance(function, type):
+        return function
+    with user_code(f"{what}: {function.__name__}()"):
+        return function()
 
 
 def is_of_torch(loss: object) -> bool:

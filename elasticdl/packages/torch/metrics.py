@@ -16,7 +16,7 @@ from elasticdl.backends.call_order import Tell, swapped, takes_predictions_first
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 from elasticdl.packages.frameworks.user_code import user_code
-from elasticdl.packages.torch.loss import is_of_torch
+from elasticdl.packages.torch.loss import is_of_torch, object_of
 from elasticdl.packages.torch.structures import Nested, as_array
 
 State = list[NDArray[np.float64]]
@@ -157,7 +157,8 @@ class Metrics:
         self, eval_metrics_fn: Callable[[], object] | None, tell: Tell = told_nobody
     ) -> None:
         self._metrics: dict[str, Metric] = {}
-        found = eval_metrics_fn() if eval_metrics_fn else {}
+        with user_code("eval_metrics_fn"):
+            found = eval_metrics_fn() if eval_metrics_fn else {}
         if not isinstance(found, Mapping):
             raise ModelError(
                 f"eval_metrics_fn must return a dict of metrics by name, found "
@@ -205,6 +206,7 @@ def _is_of_sums(metric: object) -> TypeGuard[SumMetric]:
 
 
 def _metric(name: str, metric: object, tell: Tell) -> Metric:
+    metric = object_of(metric, f"metric {name!r}")
     if isinstance(metric, nn.ModuleDict):  # a MetricCollection of torchmetrics
         raise ModelError(
             f"metric {name!r} is a {type(metric).__name__} of several: let eval_metrics_fn return "

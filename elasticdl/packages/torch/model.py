@@ -317,8 +317,11 @@ class PlacedModel:
 
     def given(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what a layer gives of looked up rows; the model may do with it as in PyTorch."""
-        # The rows themselves are leaves of the graph, which may not be changed in place.
-        return rows.clone() if self.changes_rows else rows
+        # The rows themselves are leaves of the graph. A leaf may not be changed in place, and has a
+        # gradient in torch.no_grad(), too.
+        if self.changes_rows:
+            return rows.clone()
+        return rows if torch.is_grad_enabled() else rows.detach()
 
     def copied(self, shares_values: bool) -> PlacedModel:
         """Return the model once more, for another thread.

@@ -38,7 +38,7 @@ from elasticdl.packages.torch.export import ask, check_export, export_model
 from elasticdl.packages.torch.export_beside import export_beside, make_programs
 from elasticdl.packages.torch.feed import Feed, TorchMinibatch
 from elasticdl.packages.torch.lookups import GivenRows, TorchLookups
-from elasticdl.packages.torch.loss import MinibatchLoss
+from elasticdl.packages.torch.loss import MinibatchLoss, object_of
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import Lookup as RowLookup
 from elasticdl.packages.torch.model import PlacedModel, TowerOutputs, check_outputs, trial_rows
@@ -130,6 +130,7 @@ class TorchTrainer(ComposedTrainer):
                 "in a dict, and weigh in eval_metrics_fn"
             )
         super().__init__(Feed(spec.feed, metadata), run_eagerly)
+        spec = replace(spec, loss=object_of(spec.loss, "loss"))
         self._spec = spec
         self._model = model
         self._seed = seed

@@ -54,6 +54,12 @@ def test_a_collection_of_metrics_is_refused_before_training(new_torch_job):
     assert job.evaluate(make_columns(), 32)["MeanSquaredError"] > 0
 
 
+def test_a_function_of_metrics_that_raises_is_named(new_torch_job):
+    functions = {"model": Net, "feed": feed, "loss": loss, "optimizer": sgd}
+    with pytest.raises(ModelError, match=r"eval_metrics_fn raised KeyError: 'no' \(.*metrics\.py"):
+        new_torch_job(make_columns(), 32, eval_metrics_fn=lambda: {}["no"], **functions)
+
+
 def test_states_of_metrics_of_torchmetrics_add_up(new_torch_job):
     classification = pytest.importorskip("torchmetrics.classification")
     columns = make_columns(200)

@@ -194,6 +194,23 @@ def test_what_is_looked_up_may_be_changed_in_place(new_torch_job):
         job_of(InTraining)
 
 
+def test_what_is_looked_up_without_a_gradient_is_not_trained(new_torch_job):
+    class Without(Net):
+        def forward(self, features):
+            with torch.no_grad():
+                rows = self.vectors(features["ids"])
+            both = torch.cat([rows.flatten(1), features["x"]], 1)
+            return self.out(torch.relu(self.hidden(both)))
+
+    job = new_torch_job(
+        make_columns(), 32, model=Without, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"]
+    )
+    [minibatch] = job.minibatches(make_columns(), 64)
+    before = job.given(minibatch, training=True).rows[0]
+    job.train(make_columns(), 32)
+    np.testing.assert_array_equal(job.given(minibatch, training=True).rows[0], before)
+
+
 def test_random_numbers_of_a_step_are_a_function_of_task_and_minibatch(new_torch_job):
     columns = make_columns()
     job = new_torch_job(
@@ -219,6 +236,7 @@ def test_an_evaluation_and_predictions_are_those_of_the_model_in_eval_mode(new_t
             "by its names": lambda y_hat, target: target,
             "of PyTorch": F.binary_cross_entropy_with_logits,
             "a module of PyTorch": nn.BCEWithLogitsLoss(reduction="none"),
+            "a class of PyTorch": nn.BCEWithLogitsLoss,
         },
     }  # fmt: skip
     job = new_torch_job(columns, 32, **functions)
@@ -234,6 +252,7 @@ def test_an_evaluation_and_predictions_are_those_of_the_model_in_eval_mode(new_t
     expected = pytest.approx(float(F.binary_cross_entropy_with_logits(*both)), rel=1e-5)
     assert metrics["of PyTorch"] == expected
     assert metrics["a module of PyTorch"] == expected
+    assert metrics["a class of PyTorch"] == expected
     np.testing.assert_array_equal(predicted, job.predict(columns, 64))
 
 
@@ -452,12 +471,13 @@ def test_losses_of_pytorch_are_called_in_its_own_order(new_torch_job):
         ).train(columns, 32)
         for function in (
             loss,
+            nn.BCEWithLogitsLoss,
             nn.BCEWithLogitsLoss(),
             nn.BCEWithLogitsLoss().forward,
             F.binary_cross_entropy_with_logits,
         )
     ]
-    assert losses[0] == losses[1] == losses[2] == losses[3]
+    assert all(found == losses[0] for found in losses)
 
 
 def test_a_parameter_rests_with_minibatches_that_leave_it_without_a_gradient(new_torch_job):

@@ -37,13 +37,16 @@ SWAPPED = [
     lambda y_pred, y_true: y_pred - y_true,
     lambda y_hat, y: y_hat - y,
     lambda preds, batch: preds - batch,
+    lambda x, target: x - target,
+    lambda y, tgt: y - tgt,
     functools.partial(lambda n, logits, targets: logits - targets - n, 0),
     OfMethod("call"),
     OfMethod("update_state"),
     OfMethod("update"),
     OfMethod("forward"),
 ]
-USUAL = [of_now, short, two_predictions, "mse", None, sum, lambda target_scores, y: y]
+USUAL = [of_now, short, two_predictions, "mse", None, sum]
+USUAL += [lambda target_scores, y: y, lambda y, predicted_labels: y]
 
 
 @pytest.fixture
