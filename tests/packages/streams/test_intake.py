@@ -170,7 +170,7 @@ def test_a_broker_that_has_less_than_was_read_is_waited_for_and_then_told():
     job = Job()
     job.arrived(t_0=20)
     assert job.arrived(5.0, t_0=3) == ""
-    assert "made anew" in job.intake.trouble
+    assert "created again" in job.intake.trouble
     assert job.arrived(10.0, t_0=20) == ""
     assert job.intake.trouble == ""
     assert job.arrived(20.0, t_0=3) == ""

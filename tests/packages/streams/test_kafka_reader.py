@@ -211,7 +211,7 @@ def test_positions_that_were_deleted_unread_are_counted_and_not_asked_for_again(
 
 
 def test_a_topic_that_was_made_anew_is_told():
-    with pytest.raises(DataError, match=r"\[20, 30\).*has \[0, 10\).*made anew"):
+    with pytest.raises(DataError, match=r"\[20, 30\).*has \[0, 10\).*created again"):
         read(reader_of(Broker({offset: b"x" for offset in range(10)})), 20, 30)
 
 
