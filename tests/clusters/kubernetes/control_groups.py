@@ -110,7 +110,7 @@ class ControlGroup:
 
 def missing() -> str:
     """Return why control groups cannot be used here, or an empty string."""
-    probe = ControlGroup("elasticdl-probe")
+    probe = ControlGroup(f"elasticdl-probe-{os.getpid()}")  # several processes of tests ask at once
     try:
         probe.make(2**30, 1.0)
         probe.remove()
