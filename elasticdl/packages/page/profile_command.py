@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
+import os
 import shutil
 import time
 import uuid
@@ -97,7 +99,6 @@ def _name(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-_LOCK = "lock"
 _ANSWER_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _REPLICA_SECONDS = 15.0  # a few heartbeats, also of a large job
@@ -229,15 +230,17 @@ def _alone(folder: Path, name: str) -> Iterator[None]:
     Raises:
         UnavailableError: Another command does.
     """
-    with (folder / _LOCK).open("a") as lock:
+    with contextlib.ExitStack() as ends:
+        held = os.open(folder, os.O_RDONLY)
+        ends.callback(os.close, held)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UnavailableError(
                 f"elasticdl profile {name}: another command profiles this job: wait for its end"
             ) from None
         except OSError as error:
-            if error.errno not in NO_LOCKS:
+            if error.errno not in (*NO_LOCKS, errno.EBADF):  # NFS locks no folder
                 raise
         yield
 

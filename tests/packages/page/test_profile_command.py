@@ -37,9 +37,6 @@ class Job:
     def end(self, timeout_seconds):
         return None
 
-    def left(self):
-        return [path.name for path in self.folder.iterdir() if path.name != "lock"]
-
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
@@ -62,11 +59,11 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_no_recordings(job, tm
     told = CliRunner().invoke(profile, ["job", "--output=/dev/full"])
     assert isinstance(told.exception, ConfigError)
     assert "/dev/full: cannot be written: No space left" in str(told.exception)
-    assert not job.left()
+    assert not list(job.folder.iterdir())
 
     told = CliRunner().invoke(profile, ["job", f"--output={tmp_path / 'trace.json'}"])
     assert (told.exit_code, (tmp_path / "trace.json").exists()) == (0, True), told.exception
-    assert not job.left()
+    assert not list(job.folder.iterdir())
 
 
 def test_what_came_too_late_for_an_earlier_command_goes(job, tmp_path):
@@ -74,7 +71,7 @@ def test_what_came_too_late_for_an_earlier_command_goes(job, tmp_path):
     (job.folder / "012345012345.worker-1.framework" / "plugins").mkdir(parents=True)
     told = CliRunner().invoke(profile, ["job", f"--output={tmp_path / 'trace.json'}"])
     assert told.exit_code == 0, told.exception
-    assert not job.left()
+    assert not list(job.folder.iterdir())
 
 
 @pytest.mark.parametrize(("name", "beside"), [("t.json", "t"), ("t", "t.framework")])
@@ -99,7 +96,7 @@ def test_replicas_leave_no_recordings_if_no_worker_has_made_its_steps(job, monke
     monkeypatch.setattr(job, "end", end)
     told = CliRunner().invoke(profile, ["job", "--wait_seconds=1"])
     assert isinstance(told.exception, UnavailableError)
-    assert not job.left()
+    assert not list(job.folder.iterdir())
 
 
 def test_two_commands_at_once_do_not_take_the_request_of_each_other(job, tmp_path, monkeypatch):
