@@ -54,6 +54,8 @@ def export_beside(
     placed.dense.assign(dense)
     placed.state.assign(state)
     tf.saved_model.save(_served(placed, sample, sites), str(directory / MODEL))
+    # It has a random number, and the files of one model are to be equal whoever writes them.
+    (directory / MODEL / "fingerprint.pb").unlink(missing_ok=True)
     np.savez(directory / DENSE, allow_pickle=False, **_values(placed.dense, placed.state))
     tables = [site.table for site in sites]
     (directory / DESCRIPTION).write_text(

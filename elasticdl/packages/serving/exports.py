@@ -90,6 +90,7 @@ class ExportSchedule(ParameterWork):
         self._key = ""  # identity of the model that the workers train
         self.program: ServedProgram | None = None
         """The program of the workers' model; None: no worker has written it so far."""
+        self._is_compared = False  # whether a worker has written it since this master began
         journal.handle("export over", self._apply_over)
         journal.handle("export program", self._apply_program)
 
@@ -98,23 +99,30 @@ class ExportSchedule(ParameterWork):
     def needs_program(self, key: str, is_first: bool) -> bool:
         """Say whether a worker that begins is to write its model's program.
 
-        A program of a worker with another model is not exported any more.
+        A program of a worker with another model is not exported any more. The key does not have
+        the files that a model function reads, such as a vocabulary. So after a start of the master
+        the program is written again, and compared.
 
         Args:
             key: The identity of the worker's model.
             is_first: Whether this worker writes, among the workers that begin together.
         """
-        if self.program is not None and self._key == key:
-            return False
         if self.program is None:
             return is_first
+        if self._key == key:
+            return is_first and not self._is_compared
         self._job.journal.record("export program", key, None)
         return True
 
     def has_program(self, key: str, program: ServedProgram) -> None:
-        """Note that a worker has written its model's program; the first one of a model counts."""
-        if self.program is None or self._key != key:
+        """Note that a worker has written its model's program.
+
+        The first one of a model counts, and the first one since the master began.
+        """
+        is_newer = not self._is_compared and self.program != program
+        if is_newer or self.program is None or self._key != key:
             self._job.journal.record("export program", key, [program.name, program.sha256])
+        self._is_compared = True
 
     def begin(self, version: int, now: float) -> NextVersion:
         """Return the next version, which is written now."""

@@ -138,6 +138,24 @@ def test_what_another_model_has_trained_is_exported_with_its_program_alone(make_
     assert asked_with_program(game) == [(6, ANOTHER)]
 
 
+def test_a_program_that_a_changed_file_has_changed_is_exported_after_a_start(make_game):
+    game = make_game(export_every="1s")
+    train(game)
+    tick(game)
+    game.master_restarts()
+    tick(game)
+    assert asked_with_program(game)[-1] == (3, PROGRAM)
+    written(game, 3)
+    programs = game.core.features.of(WrittenPrograms)
+    assert programs.is_needed(0, "key")
+    programs.written("key", ANOTHER, game.play.now)  # as a vocabulary is longer now
+    assert not programs.is_needed(0, "key")
+    programs.written("key", PROGRAM, game.play.now)  # of one that was as fast
+    train(game)
+    tick(game, 5.0)
+    assert asked_with_program(game) == [(6, ANOTHER)]
+
+
 def test_the_last_version_comes_before_the_proof_and_again_after_a_loss(make_game):
     game = make_game(export_every="1h")
     train(game)
