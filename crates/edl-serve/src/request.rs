@@ -14,8 +14,7 @@ mod value;
 
 /// No message is longer, whatever it quotes.
 const MOST_LETTERS: usize = 300;
-const FORMS: &str =
-    r#"expected one of {"instances": [...]}, {"instance": ...} and {"inputs": {...}}"#;
+const FORMS: &str = r#"one of {"instances": [...]}, {"instance": ...} and {"inputs": {...}}"#;
 
 /// The kind of a feature's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +237,7 @@ impl<'de> Visitor<'de> for Forms<'_, '_> {
                 }
             };
             if found.replace(form).is_some() {
-                return Err(A::Error::custom(FORMS));
+                return Err(A::Error::custom(format_args!("expected {FORMS}")));
             }
             let table = &mut *self.0;
             match form {
@@ -247,7 +246,7 @@ impl<'de> Visitor<'de> for Forms<'_, '_> {
                 Form::Inputs => map.next_value_seed(Inputs(table))?,
             }
         }
-        found.ok_or_else(|| A::Error::custom(FORMS))
+        found.ok_or_else(|| A::Error::custom(format_args!("expected {FORMS}")))
     }
 }
 

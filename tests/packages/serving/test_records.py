@@ -87,7 +87,7 @@ DEEP = b'{"inputs": {"ids": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
     [
         (b"{", "no JSON"),
         (b"\xff", "no JSON"),
-        (b"[1]", "expected one of"),
+        (b"[1]", "sequence, expected one of"),
         (b'{"instances": [], "inputs": {}}', "found none"),
         (b'{"instance": {"age": 1}, "inputs": {}}', 'record 0: feature "ids" is missing'),
         (b'{"instances": []}', "expected a list of records"),
