@@ -185,6 +185,7 @@ def test_another_model_begins_with_a_base_and_its_program_goes_with_its_versions
         loaded = follower.next(loaded)
         assert (loaded.program / "file").read_text() == "y"
     assert not (directory / PROGRAM.name).exists()  # the last version of it has gone
+    assert [each.name for each in tmp_path.glob("program-*")] == [another.name]  # copies
 
 
 @pytest.mark.s3
