@@ -80,7 +80,7 @@ def test_states_of_metrics_of_torchmetrics_add_up(new_torch_job):
     assert whole.keys() == {"auc", "loss"}
     whose = classification.BinaryAUROC
     for metric, message in (
-        (whose(), r"BinaryAUROC\) keeps .* no sum"),
+        (whose(), r"BinaryAUROC\) keeps .* not a sum"),
         (whose(thresholds=9) + 1.0, r"CompositionalMetric\) is made of other metrics"),
     ):
         with pytest.raises(ModelError, match=message):
