@@ -171,7 +171,7 @@ def profile(
     request = uuid.uuid4().hex[:12]
     folder.mkdir(exist_ok=True)
     context.with_resource(_alone(folder, name))
-    # Of a command that was interrupted, and of processes that answered too late.
+    # An interrupted command has left files here, or a process that answered too late.
     for path in folder.glob("*.*.*"):
         if not path.name.startswith(request):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -90,8 +90,8 @@ class Versions:
         first, newest = versions[0], versions[-1]
         # The program is checked before the rows are read, which may take minutes.
         program = self._program(newest)
-        used = {newest.program, newest.program if loaded is None else loaded.manifest.program}
-        for unused in self._programs.keys() - used:
+        served = newest if loaded is None else loaded.manifest
+        for unused in self._programs.keys() - {newest.program, served.program}:
             shutil.rmtree(self._programs.pop(unused), ignore_errors=True)
         named = [(table["name"], table["dim"]) for table in first.tables]
         tables = ServedTables(named, self._rows_dir)
