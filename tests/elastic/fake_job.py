@@ -1,8 +1,8 @@
 """A job whose roles do nothing but live: `python fake_job.py cli train ...`.
 
 The command line, root, launcher and lifeline are the real ones; only the programs of the
-master and of the workers are exchanged for those below. The master serves pictures of the job and
-ends as its `end` fifo says.
+master and of the workers are exchanged for those below. The master serves pictures of the job, ends
+as its `end` fifo says, and leaves the last picture in the job's folder.
 """
 
 import dataclasses
@@ -66,27 +66,27 @@ class Master:
 
     def status(self, status):
         from elasticdl.job.status import no_status
-        from elasticdl.rpc import messages
 
-        return messages.STATUS.pack(
-            dataclasses.replace(
-                no_status("fake", 1),
-                status=status,
-                records_done=10 if status == "finished" else 5,
-                records_total=10,
-                records_per_second=2.5,
-                loss=0.25,
-                metrics={"auc": 0.75},
-                num_workers_alive=NUM_WORKERS,
-                ledger=LEDGER if status != "running" else (),
-                message="a task failed" if status == "failed" else "",
-            )
+        return dataclasses.replace(
+            no_status("fake", 1),
+            status=status,
+            seconds=4.0,
+            records_done=10 if status == "finished" else 5,
+            records_total=10,
+            records_per_second=2.5,
+            loss=0.25,
+            metrics={"auc": 0.75},
+            num_workers_alive=NUM_WORKERS,
+            ledger=LEDGER if status != "running" else (),
+            message="a task failed" if status == "failed" else "",
         )
 
     def WatchStatus(self, request, context):
-        yield self.status("running")
+        from elasticdl.rpc import messages
+
+        yield messages.STATUS.pack(self.status("running"))
         self.ended.wait()
-        yield self.status(self.final)
+        yield messages.STATUS.pack(self.status(self.final))
         self.told.set()
 
 
@@ -97,6 +97,7 @@ def run_master():
     from elasticdl.launchers.base import ProcessHandle
     from elasticdl.launchers.process.launcher import ProcessLauncher
     from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
+    from elasticdl.rpc.messages import status_to_json
     from elasticdl.rpc.security import add_port
     from elasticdl.runtime.credentials.job_authority import JobAuthority
 
@@ -132,6 +133,9 @@ def run_master():
     threading.Thread(target=wait_for_end, args=(arguments.job_dir, servicer), daemon=True).start()
     try:
         servicer.told.wait()
+        # The end of the stream may overtake the picture in it; so a master leaves a file.
+        picture = status_to_json(servicer.status(servicer.final))
+        process.write_whole(arguments.job_dir / process.PICTURE_FILE, picture)
     finally:
         launcher.close(grace_seconds=5.0)
         server.stop(grace=None)
