@@ -26,10 +26,10 @@ def test_signals_are_read_in_the_order_they_came():
         """
 with Signals() as signals:
     os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGINT)
     print([number.name for number in signals.wait(60)])
 """
-    ) == ["['SIGTERM', 'SIGHUP']"]
+    ) == ["['SIGTERM', 'SIGINT']"]
 
 
 def test_another_thread_ends_the_wait():
