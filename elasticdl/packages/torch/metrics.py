@@ -102,6 +102,7 @@ class TorchMetric:
     def __init__(self, name: str, metric: SumMetric, predictions_first: bool = True) -> None:
         self._metric = metric
         self._predictions_first = predictions_first
+        self._name, self._is_proven = name, False
         is_up = getattr(metric, "higher_is_better", None)
         self.direction = None if is_up is None else "max" if is_up else "min"
         self._names = sorted(metric._defaults)
@@ -127,27 +128,70 @@ class TorchMetric:
     def update(self, labels: Nested, predictions: Nested, num_records: int) -> None:
         """See `Metric`."""
         pair = (predictions, labels) if self._predictions_first else (labels, predictions)
+        if not self._is_proven:
+            self._prove_that_it_adds(*pair)
         self._metric.update(*pair)
 
     def state(self) -> State:
-        """See `Metric`."""
-        return [as_array(getattr(self._metric, n)).astype(np.float64) for n in self._names]
+        """See `Metric`; what the metric begins with is left out, and belongs to each result."""
+        return self._sums_of(self._metric)
 
     def result(self, state: State) -> dict[str, float]:
         """See `Metric`."""
-        metric = copy.deepcopy(self._metric)  # its own sums stay
+        return self._result_of(self._metric, state)
+
+    def _sums_of(self, metric: SumMetric) -> State:
+        pairs = [(getattr(metric, n), metric._defaults[n]) for n in self._names]
+        return [as_array(a).astype(np.float64) - as_array(first) for a, first in pairs]
+
+    def _result_of(self, metric: SumMetric, state: State) -> dict[str, float]:
+        metric = copy.deepcopy(metric)  # its own sums stay
         metric.reset()
         for name, values in zip(self._names, state, strict=True):
-            like = getattr(metric, name)
-            setattr(metric, name, torch.from_numpy(np.asarray(values)).to(like.dtype))
+            first = getattr(metric, name)
+            whole = torch.from_numpy(np.asarray(values + as_array(first)))
+            setattr(metric, name, whole.to(first.dtype))
         metric._update_count = 1  # otherwise compute() warns that nothing was added
-        found = metric.compute()
-        if isinstance(found, Mapping):
-            return {f"/{key}": float(value) for key, value in found.items()}
-        values = as_array(found).astype(np.float64)
-        if values.ndim == 0:
-            return {"": float(values)}
-        return {f"/{k}": float(v) for k, v in enumerate(values.ravel())}
+        return _named(metric.compute())
+
+    def _prove_that_it_adds(self, *pair: Nested) -> None:
+        """Check on the first minibatch, taken twice, that the result follows from sums alone."""
+        once = copy.deepcopy(self._metric)
+        once.reset()
+        once.update(*pair)
+        twice = copy.deepcopy(once)
+        twice.update(*pair)
+        one, two = self._sums_of(once), self._sums_of(twice)
+        # Sums in another order differ by rounding.
+        if not all(np.allclose(a + a, b, 1e-4, 1e-6, True) for a, b in zip(one, two, strict=True)):
+            raise ModelError(
+                f"metric {self._name!r} ({type(once).__name__}): its state after two minibatches "
+                "is not the sum of its states after each, so the states of workers cannot be "
+                "added; keep sums and counts, and divide in compute()"
+            )
+        try:
+            direct, merged = _named(twice.compute()), self._result_of(once, two)
+        except Exception:  # too little for it; it is raised again when a result is needed
+            direct = merged = {}
+        pairs = [(value, merged.get(key, np.inf)) for key, value in direct.items()]
+        # The state is kept in float32, and a result may be a difference of sums.
+        if not all(np.isclose(a, b, 1e-3, 1e-5, True) for a, b in pairs):
+            raise ModelError(
+                f"metric {self._name!r} ({type(once).__name__}): its result does not follow from "
+                "its states alone: what Python keeps (self.count += 1) stays in one worker; keep "
+                "sums and counts in states of add_state, and divide in compute()"
+            )
+        self._is_proven = True
+
+
+def _named(found: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Make of a metric's result named numbers: a vector has one for each element."""
+    if isinstance(found, Mapping):
+        return {f"/{key}": float(value) for key, value in found.items()}
+    values = as_array(found).astype(np.float64)
+    if values.ndim == 0:
+        return {"": float(values)}
+    return {f"/{k}": float(v) for k, v in enumerate(values.ravel())}
 
 
 class Metrics:
