@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from elasticdl.backends.base import Int64, Minibatch
 from elasticdl.data.base import Metadata, Records
-from elasticdl.data.strings import Array, Column, concatenate
+from elasticdl.data.strings import Array, Column, Strings, concatenate
 from elasticdl.errors import DataError, ElasticdlError, ModelError, place_of
 from elasticdl.job import Mode
 from elasticdl.model_spec import is_batched
@@ -198,7 +198,8 @@ class _Arrays(_Examples):
         self._structure = map_leaves(_dense, structure)
         sizes: set[int] = set()
         for leaf in leaves(self._structure):
-            shape = getattr(leaf, "shape", None)
+            # A table of pandas has a shape, too, and is cut by its labels.
+            shape = leaf.shape if isinstance(leaf, torch.Tensor | np.ndarray | Strings) else ()
             if not shape:
                 raise ModelError(
                     f"feed() in mode {mode} gave {describe(structure)}: expected tensors or "

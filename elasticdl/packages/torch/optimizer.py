@@ -31,8 +31,8 @@ _LOOKED_AHEAD = 200  # updates
 _NO_MATTER = frozenset(
     {"foreach", "fused", "capturable", "params", "param_names", "lr", "initial_lr"}
 )
-# OneCycleLR and CyclicLR keep these in the groups. They are the scheduler's, not settings.
-_OF_SCHEDULERS = frozenset({"max_lr", "min_lr", "base_momentum", "max_momentum"})
+# OneCycleLR, CyclicLR and SWALR keep these in the groups. They are the scheduler's, not settings.
+_OF_SCHEDULERS = frozenset({"max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"})
 _REFUSED_SETTINGS = {
     "maximize": "let loss() return the negative of what is to grow",
     "differentiable": "leave it out: no gradient flows through an update of the ps replicas",

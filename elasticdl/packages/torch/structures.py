@@ -72,7 +72,7 @@ def as_tensor(value: torch.Tensor | np.generic | Array) -> torch.Tensor:
     """Return numbers as a tensor on the same memory; anything else, and strings, as they are."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         if not value.dtype.isnative:  # as np.frombuffer(record, ">i4") gives it
             value = value.astype(value.dtype.newbyteorder("="))
         if not value.flags.writeable:

@@ -1,6 +1,7 @@
 """What `feed` of a PyTorch model may return, and the minibatches that are made of it."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from elasticdl import Mode, batched
@@ -139,12 +140,15 @@ def test_predictions_are_told_apart_by_the_number_of_their_record(feed):
 def test_features_and_labels_may_be_dicts_and_tuples():
     def feed(dataset, mode, metadata):
         x = dataset.columns["x"]
-        return {"a": (x, x * 2), "names": np.array(["n"] * len(x))}, {"y": x, "weight": x * 0}
+        names = np.array(["n"] * len(x))
+        return {"a": (x, x * 2), "names": names, "wave": x * 1j}, {"y": x, "weight": x * 0}
 
     made = minibatches(feed, {"x": np.arange(6)}, Mode.EVALUATION)
 
     assert made[1].features["a"][1].tolist() == [8, 10]
     assert made[1].features["names"].tolist() == ["n", "n"]
+    assert made[1].features["wave"].tolist() == [4j, 5j]
+    assert made[1].features["wave"].dtype == torch.complex128
     assert made[1].labels["y"].dtype == torch.int64
 
 
@@ -194,6 +198,10 @@ WRONG = {
     ),
     "a list in a tuple": (
         lambda d, m, _: ([1.0] * 10, [2.0] * 10), Mode.TRAINING, r"gave \(list, list\): expected",
+    ),
+    "a table of pandas": (
+        lambda d, m, _: (pd.DataFrame({"x": range(10)}), np.ones(10)), Mode.TRAINING,
+        r"gave \(DataFrame, array of float64\[10\]\): expected tensors or arrays",
     ),
     "sparse": (
         lambda d, m, _: (torch.eye(10).to_sparse(), torch.ones(10)), Mode.TRAINING,

@@ -58,6 +58,9 @@ OPTIMIZERS = {
     "schedule": lambda p: torch.optim.lr_scheduler.StepLR(
         torch.optim.SGD(p, lr=0.2), step_size=3, gamma=0.5
     ),
+    "schedule of an average": lambda p: torch.optim.swa_utils.SWALR(
+        torch.optim.SGD(p, lr=0.2), swa_lr=0.05, anneal_epochs=3
+    ),
     "a rule of one's own": lambda p: UpdateRule(adagrad, {"sum": 0.1}, learning_rate=0.1),
 }
 PLAIN = OPTIMIZERS | {"a rule of one's own": OPTIMIZERS["Adagrad"]}
