@@ -77,6 +77,7 @@ def read_rules(
     make: Callable[..., object],
     parameters: Sequence[tuple[str, nn.Parameter]],
     tables: Sequence[nn.Parameter],
+    given: str = "optimizer(parameters) returns",
 ) -> Rules:
     """Call the user's `optimizer(parameters)`, and read what it returns.
 
@@ -85,6 +86,7 @@ def read_rules(
             `torch.optim.lr_scheduler` of one, or an `UpdateRule`.
         parameters: (name, parameter) of what is dense.
         tables: The parameters that stand for the tables.
+        given: What makes the optimizer known, for messages.
 
     Raises:
         ModelError: The optimizer, or one of its settings, is not one that the store applies.
@@ -97,7 +99,7 @@ def read_rules(
         every = [parameter for _, parameter in parameters] + list(tables)
         everywhere = {id(parameter): rule for parameter in every}
         return Rules(rule, everywhere, FixedRate(made.learning_rate))
-    optimizer, rate = _rate_of(made)
+    optimizer, rate = _rate_of(made, given)
     read = READERS.get(type(optimizer))
     kind = type(optimizer).__name__
     if read is None:
@@ -118,8 +120,9 @@ def read_rules(
     own = {*names, *(id(table) for table in tables)}
     if foreign := len(of.keys() - own):
         raise ModelError(
-            f"optimizer(parameters) returns an optimizer of {foreign} parameters that are not "
-            "among those that it was given; use what it is given"
+            f"{given} an optimizer of {foreign} parameters that are not among those of the model "
+            "that is trained: expected these alone; what else is to be trained, such as the "
+            "parameters of a loss, belongs in the model"
         )
     dense = [(size_of[key], rule) for key, rule in of.items() if key in names]
     # The rule of most elements becomes the model's; other parameters name their own.
@@ -183,13 +186,13 @@ def _call(make: Callable[..., object], parameters: list[nn.Parameter]) -> object
         return make(parameters)
 
 
-def _rate_of(made: object) -> tuple[torch.optim.Optimizer, Callable[[int], float]]:
+def _rate_of(made: object, given: str) -> tuple[torch.optim.Optimizer, Callable[[int], float]]:
     """Return the optimizer, and the learning rate by model version."""
     schedulers = torch.optim.lr_scheduler
     if isinstance(made, schedulers.ReduceLROnPlateau):
         raise ModelError(
-            "optimizer(parameters) returns ReduceLROnPlateau, which waits for evaluations; let "
-            "callbacks() return elasticdl.callbacks.ReduceLROnPlateau, which decides the same"
+            f"{given} ReduceLROnPlateau, which waits for evaluations; the callbacks() of a model "
+            "file may return elasticdl.callbacks.ReduceLROnPlateau, which decides the same"
         )
     if isinstance(made, schedulers.LRScheduler):
         return made.optimizer, ScheduledRate(made)
@@ -201,9 +204,9 @@ def _rate_of(made: object) -> tuple[torch.optim.Optimizer, Callable[[int], float
         )
     if _is_of_scheduler(made, vars(made).get("step")):
         raise ModelError(
-            "a scheduler of torch.optim.lr_scheduler was made for the optimizer, but only the "
-            "optimizer was returned, so its learning rate would not change: return the scheduler "
-            "instead of the optimizer, or make none"
+            f"{given} an optimizer for which a scheduler of torch.optim.lr_scheduler was made, and "
+            "its learning rate would not change: expected the scheduler in the place of the "
+            "optimizer, or none"
         )
     return made, FixedRate(highest_rate(made))
 

@@ -51,6 +51,7 @@ class ScriptTrainer(AskingTrainer):
         """
         super().__init__(handover, seed)
         _check_model(model)
+        _check_optimizer(optimizer)
         self._placed = PlacedModel(model, device=device)
         if self._placed.tables:
             raise ModelError(
@@ -63,7 +64,9 @@ class ScriptTrainer(AskingTrainer):
             float(b.current().isfinite().all()) for b in self._placed.buffers
         ]
         self._momenta = self._placed.repeat(self._momenta_of_buffers)
-        self._rules = read_rules(lambda parameters: optimizer, self._placed.parameters, [])
+        self._rules = read_rules(
+            lambda parameters: optimizer, self._placed.parameters, [], "wrap(model, optimizer) gets"
+        )
         self._unchanged = _Unchanged(self._placed, optimizer)
         if isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
             optimizer.step = _refuse_scheduler_step
@@ -263,6 +266,14 @@ def _check_model(model: nn.Module) -> None:
                 f"wrap(model, optimizer): {name!r} has no shape yet; call the lazy model once "
                 "before it"
             )
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
+        raise ModelError(
+            "wrap(model, optimizer): expected an optimizer of torch.optim, or a scheduler of one, "
+            f"found {type(optimizer).__name__}"
+        )
 
 
 def _number(loss: torch.Tensor | float) -> float:

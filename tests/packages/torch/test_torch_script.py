@@ -12,6 +12,7 @@ from elasticdl.data.base import Records  # noqa: E402
 from elasticdl.errors import DataError, ModelError  # noqa: E402
 from elasticdl.job import Mode  # noqa: E402
 from elasticdl.layers.torch import Embedding  # noqa: E402
+from elasticdl.optimizers import UpdateRule  # noqa: E402
 from elasticdl.optimizers.torch import clip_grad_norm  # noqa: E402
 from elasticdl.packages.own_loops.frameworks import ScriptFrameworks  # noqa: E402
 from elasticdl.packages.own_loops.handover import GradientRequest, Handover  # noqa: E402  # torch may be missing
@@ -105,6 +106,13 @@ def test_what_the_job_cannot_apply_is_refused():
     assert "expected float32 on the CPU" in refused(double, sgd(double))
     assert "Adamax is not one" in refused(linear, torch.optim.Adamax(linear.parameters()))
     assert "leave it out" in refused(linear, schedule, change=lambda: schedule.step())
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd(linear))
+    assert "wrap(model, optimizer) gets ReduceLROnPlateau" in refused(linear, plateau)
+    both = torch.optim.SGD([*linear.parameters(), torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    assert "optimizer) gets an optimizer of 1 parameters that are not" in refused(linear, both)
+    assert "optimizer) gets an optimizer for which" in refused(linear, schedule.optimizer)
+    rule = UpdateRule(lambda weight, gradient, slots, step, learning_rate: (weight, slots), {})
+    assert "expected an optimizer of torch.optim, or" in refused(linear, rule)
 
 
 def test_the_framework_is_that_of_the_model():

@@ -355,7 +355,7 @@ REFUSED_OPTIMIZERS = {
     ),
     "foreign": (
         lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(1))], lr=1),
-        "1 parameters that are not among those that it was given",
+        "1 parameters that are not among those of the model",
     ),
     "state": (lambda p: with_state(torch.optim.Adam(p)), "has state of 1 parameters"),
     "step": (lambda p: with_own(torch.optim.SGD(p, lr=1), "step"), r"step\(\) was set on the"),
@@ -371,7 +371,7 @@ REFUSED_OPTIMIZERS = {
     ),
     "scheduler that is left out": (
         lambda p: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(p, lr=1), 1).optimizer,
-        "return the scheduler instead of the optimizer",
+        "expected the scheduler in the place of the optimizer",
     ),
     "something else": (lambda p: "sgd", "found str"),
     "raises": (lambda p: p.no_such, "optimizer.parameters. raised AttributeError"),
