@@ -12,7 +12,7 @@ from elasticdl.errors import DataError
 
 Value: TypeAlias = "int | str | None"
 
-_FOLDER = re.compile(r"([A-Za-z_][\w.-]*)=(.*)")
+_FOLDER = re.compile(r"([^=]+)=(.*)")
 _WHOLE = re.compile(r"-?\d{1,18}")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -45,7 +45,7 @@ def folder_columns(paths: Sequence[str]) -> dict[str, dict[str, Value]]:
 def _columns_of(path: str) -> dict[str, str]:
     folders = remote.without_query(path).split("/")[:-1]
     matches = filter(None, map(_FOLDER.fullmatch, folders))
-    return {match[1]: unquote(match[2]) for match in matches}
+    return {unquote(match[1]): unquote(match[2]) for match in matches}
 
 
 def _typed(words: dict[str, str]) -> dict[str, Value]:

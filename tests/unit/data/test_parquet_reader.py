@@ -412,6 +412,14 @@ def test_folders_of_values_are_columns(tmp_path):
         open_reader(str(tmp_path / "**" / "*.parquet"))
 
 
+@pytest.mark.parametrize("folder", ["my col", "my%20col"])
+def test_a_column_of_folders_may_have_any_name(tmp_path, folder):
+    (tmp_path / f"{folder}=a%2Fb" / "1st=5").mkdir(parents=True)
+    write(tmp_path / f"{folder}=a%2Fb" / "1st=5" / "a.parquet", {"x": [1]})
+    found = {name: column.tolist() for name, column in read(tmp_path).items()}
+    assert found == {"x": [1], "my col": ["a/b"], "1st": [5]}
+
+
 def test_shards_end_where_row_groups_do(tmp_path):
     path = tmp_path / "x.parquet"
     table = pa.table({"x": range(50_000)})
