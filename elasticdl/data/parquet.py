@@ -219,14 +219,21 @@ class ParquetReader:
             for name in self._columns:
                 if name not in self._of_folders:
                     fields[name] = self._joined(path, schema, name, fields.get(name))
-            for leaf, may_be_null in leaves:
-                if may_be_null:
-                    nullable.update(_top_level(leaf, schema.names))
+            for leaf in leaves:
+                nullable.update(_top_level(leaf, schema.names))
         self._fields = fields
         return nullable
 
-    def _look_at(self, path: str) -> tuple[list[tuple[str, bool]], pyarrow.Schema]:
-        return read_footer(path), self._open(path).schema_arrow
+    def _look_at(self, path: str) -> tuple[list[str], pyarrow.Schema]:
+        """Return the paths that may have null in a file, and its columns."""
+        leaves = [leaf for leaf, may_be_null in read_footer(path) if may_be_null]
+        file = self._open(path)
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        # Some writers give a file without rows a row group, which has no statistics.
+        if any(not group.num_rows for group in groups):
+            footer = self._groups.footer(path)
+            leaves = [leaf for leaf in leaves if any(n != 0 for n, _ in footer.nulls(leaf))]
+        return leaves, file.schema_arrow
 
     def _field_of_folders(self, name: str) -> pyarrow.Field:
         is_text = any(isinstance(value, str) for value in self._of_folders[name].values())
@@ -263,14 +270,7 @@ class ParquetReader:
         return self._paths[: self._paths.index(path)]
 
     def _is_all_null(self, path: str, name: str) -> bool:
-        footer = self._groups.footer(path)
-        for group in range(len(footer.ends)):
-            chunk = footer.columns(group).get(name)
-            if chunk is None or chunk.statistics is None or not chunk.statistics.has_null_count:
-                return False
-            if chunk.statistics.null_count != chunk.num_values:
-                return False
-        return True
+        return all(nulls == num for nulls, num in self._groups.footer(path).nulls(name))
 
 
 def import_pyarrow(what: str = "Parquet files") -> tuple[ModuleType, ModuleType]:

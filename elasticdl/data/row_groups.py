@@ -44,6 +44,19 @@ class Footer:
         chunks = map(found.column, range(found.num_columns))
         return {chunk.path_in_schema: chunk for chunk in chunks}
 
+    def nulls(self, leaf: str) -> Iterator[tuple[int | None, int]]:
+        """Yield how many values are null, None if nobody knows, and how many there are.
+
+        Of a column of values, in each row group that has rows.
+        """
+        for group, (start, end) in enumerate(pairwise([0, *self.ends])):
+            if start == end:
+                continue
+            chunk = self.columns(group).get(leaf)
+            says = chunk and chunk.statistics
+            known = says.null_count if says and says.has_null_count else None
+            yield known, chunk.num_values if chunk else 0
+
 
 @dataclass(frozen=True, slots=True)
 class _Decoded:

@@ -336,6 +336,9 @@ def test_checksums_of_pages_are_verified_where_there_are_some(tmp_path):
         (pa.array(["a"]), pa.array(["b"]).dictionary_encode(), ["a", "b"]),
         (pa.array(["a"]).dictionary_encode(), pa.array(["b"], pa.large_string()), ["a", "b"]),
         (pa.array([1], pa.int32()), pa.array([2**40]), [1, 2**40]),
+        (pa.array([2**53 + 1]), pa.array([], pa.int64()), [2**53 + 1]),
+        (pa.array([], pa.string()), pa.array([2**53 + 1]), [2**53 + 1]),
+        (pa.array([], pa.list_(pa.int32())), pa.array([True]), [True]),
         (pa.array([1]), pa.array([0.5]), [1.0, 0.5]),
         (
             pa.array([0], pa.timestamp("us")),
