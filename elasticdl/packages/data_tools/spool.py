@@ -177,14 +177,17 @@ def _one_each(arrow: ModuleType, values: pyarrow.Array) -> pyarrow.Array:
 def _table(
     arrow: ModuleType, records: Records, source: str, columns_of: ColumnsOf
 ) -> pyarrow.Table:
-    columns = records.columns or columns_of(records, source)
-    try:
-        return arrow.table({name: _as_arrow(arrow, c) for name, c in columns.items()})
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
-        raise DataError(
-            f"{source}: records {records.start} to {records.start + len(records) - 1}: a column "
-            f"has values of several types; expected one type: {error}"
-        ) from error
+    arrays = {}
+    for name, column in (records.columns or columns_of(records, source)).items():
+        try:
+            arrays[name] = _as_arrow(arrow, column)
+        except (arrow.ArrowInvalid, arrow.ArrowTypeError, OverflowError) as error:
+            raise DataError(
+                f"{source}: records {records.start} to {records.start + len(records) - 1}: column "
+                f"{name!r} has values of several types, or numbers that int64 does not hold; "
+                f"expected one type: {error}"
+            ) from error
+    return arrow.table(arrays)
 
 
 def _as_arrow(arrow: ModuleType, column: Column | pyarrow.Array) -> pyarrow.Array:

@@ -1,5 +1,6 @@
 """The records of a reader as a table of Arrow: what becomes of features that differ by record."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
@@ -61,6 +62,8 @@ def test_whole_and_real_numbers_are_real_and_text_beside_numbers_is_refused(tmp_
     assert found["x"] == [1.0, 0.5]
     with pytest.raises(DataError, match="column 'x' has values of the types int64 and binary"):
         spooled(tmp_path, examples(x=[1]), examples(x=[b"a"]))
+    with pytest.raises(DataError, match=r"s: records 0 to 1: column 'x' has .* int64 does not hold"):
+        spooled(tmp_path, Records(columns={"x": np.array([2**63, None], object)}))
 
 
 def test_records_that_are_no_examples_are_refused_by_number(tmp_path):
