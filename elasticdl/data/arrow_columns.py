@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _NOT_COMPRESSED = -1  # in place of the length of a buffer of Arrow
 Convert = Callable[["pyarrow.Array"], Column]
+TEXTS = ("arrow.json", "arrow.uuid")
+"""Types that Arrow has as extensions, and that are text here."""
 WHOLE_BELOW = 2.0**53
 """Above this, float64 cannot tell all whole numbers apart."""
 
@@ -59,8 +61,8 @@ def column_converter(
         return _with_nan(arrow, field), np.dtype(np.float64)
     if is_whole or types.is_floating(kind):
         return _to_numpy, np.dtype(kind.to_pandas_dtype())
-    if types.is_time(kind):
-        return _times_of_day(arrow), np.dtype(object)
+    if types.is_time(kind) or getattr(kind, "extension_name", "") in TEXTS:
+        return _words(arrow), np.dtype(object)
     if types.is_temporal(kind):
         unit = "D" if types.is_date(kind) else kind.unit
         name = "timedelta64" if types.is_duration(kind) else "datetime64"
@@ -132,12 +134,12 @@ def _object_converter(
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
     if is_bytes or types.is_fixed_size_binary(kind):
         return (lambda array: Strings.of_nullable(array, b"")), np.dtype(object)
-    if types.is_fixed_size_list(kind) and types.is_primitive(kind.value_type):
-        return _vectors(field), np.dtype(kind.value_type.to_pandas_dtype())
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = kind.value_type
-        if not types.is_nested(inner) and not types.is_null(inner):
-            values, _ = column_converter(arrow, arrow.field(field.name, inner), has_nulls=False)
+        if not types.is_nested(inner):
+            values, dtype = column_converter(arrow, arrow.field(field.name, inner), has_nulls=False)
+            if types.is_fixed_size_list(kind) and types.is_primitive(inner) and dtype.kind != "O":
+                return _vectors(field, values, dtype), dtype
             return _lists(field, values), np.dtype(object)
     raise DataError(
         f"column {field.name!r} has the type {kind}, which has no array; "
@@ -227,8 +229,8 @@ def _texts(arrow: ModuleType, field: pyarrow.Field) -> Convert:
     return convert
 
 
-def _times_of_day(arrow: ModuleType) -> Convert:
-    """Return a function that writes times of day as text, as `str` and CSV do; null as ""."""
+def _words(arrow: ModuleType) -> Convert:
+    """Return a function that writes values as text, as `str` and CSV do; null as ""."""
 
     def convert(array: pyarrow.Array) -> Column:
         words = ["" if value is None else str(value) for value in array.to_pylist()]
@@ -257,7 +259,7 @@ def _with_none(array: pyarrow.Array) -> NDArray[np.object_]:
     return out
 
 
-def _vectors(field: pyarrow.Field) -> Convert:
+def _vectors(field: pyarrow.Field, values: Convert, dtype: np.dtype[np.generic]) -> Convert:
     """Return a function that makes a matrix of vectors of one length."""
 
     def convert(array: pyarrow.Array) -> Column:
@@ -267,12 +269,12 @@ def _vectors(field: pyarrow.Field) -> Convert:
                 "write the column as lists of any length, in which null is an empty list"
             )
         flat = array.flatten()
-        if flat.null_count and np.dtype(field.type.value_type.to_pandas_dtype()).kind != "f":
+        if flat.null_count and dtype.kind != "f":
             raise DataError(
                 f"column {field.name!r} ({field.type}) has null in a vector, which whole numbers "
                 "and truth values have no place for; fill it, or write the vectors as floats"
             )
-        return _to_numpy(flat).reshape(len(array), field.type.list_size)
+        return np.asarray(values(flat)).reshape(len(array), field.type.list_size)
 
     return convert
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.data.arrow_columns import TEXTS
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 
@@ -79,12 +80,13 @@ def _table_of(data: Any, name: str) -> pa.Table:
         else:
             table = pa.table(data)
         for number, field in enumerate(table.schema):
-            if isinstance(field.type, pa.BaseExtensionType):
+            kind = field.type
+            if isinstance(kind, pa.BaseExtensionType) and kind.extension_name not in TEXTS:
                 raise _not_written(
                     name,
-                    f"column {field.name!r} is {field.type}, whose meaning a file does not keep",
+                    f"column {field.name!r} is {kind}, whose meaning a file does not keep",
                 )
-            if pa.types.is_dictionary(field.type):
+            if pa.types.is_dictionary(kind):
                 table = table.set_column(number, field.name, _decoded(table.column(number)))
     except (AttributeError, OverflowError, TypeError, ValueError, NotImplementedError) as error:
         raise _not_written(name, error) from error

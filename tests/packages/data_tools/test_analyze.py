@@ -10,6 +10,8 @@ import pytest
 
 from elasticdl._core import RecordWriter
 from elasticdl.cli.main import run_command
+from elasticdl.data.open import open_reader
+from elasticdl.job import Shard
 from elasticdl.packages.data_tools.example import encode_examples
 from elasticdl.packages.data_tools.statistics import read_statistics
 
@@ -247,6 +249,8 @@ def test_types_of_parquet_become_numbers_or_text(analyze):
             "blob": [b"\xff\xfe", b"\xff"],
             "category": pa.array(["x", "y"]).dictionary_encode(),
             "nothing": pa.array([None, None], pa.int64()),
+            "clock": [datetime.time(12, 30, 1, 500_000), datetime.time(1, 2, 3)],
+            "uuid": pa.array([b"0123456789abcdef", None], pa.uuid()),
             'a {b} "c"': [1, 2],
         }
     )
@@ -255,10 +259,16 @@ def test_types_of_parquet_become_numbers_or_text(analyze):
     assert code == 0, captured.err
     columns = read_statistics("s.json").columns
     assert [columns[name].kind for name in table.column_names] == [
-        *("int64", "int64", "float", "text", "text", "text", "text", "int64", "int64"),
+        *("int64", "int64", "float", "text", "text", "text", "text", "int64"),
+        *("text", "text", "int64"),
     ]
     assert columns["day"].vocabulary.values == ["2024-02-29"]
     assert (columns["bytes"].vocabulary.values, columns["bytes"].missing) == (["ab"], 1)
+    # The words that a job has for the same values.
+    (records,) = open_reader("x.parquet").read(Shard("x.parquet", 0, 2))
+    for name in ("clock", "uuid"):
+        words = sorted(filter(None, records.columns[name].tolist()))
+        assert columns[name].vocabulary.values == words
     assert columns["blob"].vocabulary is None
     assert columns["blob"].distinct.count == 2
     assert (columns["nothing"].min, columns["nothing"].missing) == (None, 2)

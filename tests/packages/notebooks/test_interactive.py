@@ -145,12 +145,14 @@ def test_durations_and_vectors_of_a_table_are_read_as_such(tmp_path):
         "wait": pa.array([1, None], pa.duration("ms")),
         "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
         "word": pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.uint32()), words),
+        "uuid": pa.array([b"0123456789abcdef", None], pa.uuid()),
     }
     reader = ParquetReader([tables.place_of(pa.table(columns), tmp_path, "training_data")])
     (records,) = [records for shard in reader.shards() for records in reader.read(shard)]
     assert records.columns["wait"].dtype == np.dtype("timedelta64[ms]")
     np.testing.assert_array_equal(records.columns["vector"], [[1, 2], [3, 4]])
     assert records.columns["word"].tolist() == ["a", "b"]
+    assert records.columns["uuid"].tolist() == ["30313233-3435-3637-3839-616263646566", ""]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ def test_every_type_has_an_array_and_the_metadata_says_which(tmp_path):
             "decimal": [decimal.Decimal("1.25"), decimal.Decimal("2.50")],
             "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
             "list": [[1, 2, 3], None],
+            "days": pa.array([[day], [day]], pa.list_(pa.date32(), 1)),
+            "zoned": pa.array([[0], [1]], pa.list_(pa.timestamp("us", "UTC"), 1)),
+            "clock": pa.array([[0], [1]], pa.list_(pa.time32("s"), 1)),
+            "empty": [[], None],
+            "uuid": pa.array([b"0123456789abcdef", None], pa.uuid()),
+            "json": pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}', None])),
         },
     )
     columns, metadata = read(path), open_reader(path).metadata
@@ -62,6 +68,12 @@ def test_every_type_has_an_array_and_the_metadata_says_which(tmp_path):
     assert columns["decimal"].tolist() == [1.25, 2.5]
     assert columns["vector"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert [value.tolist() for value in columns["list"]] == [[1, 2, 3], []]
+    assert columns["days"].tolist() == [[day], [day]]
+    assert columns["zoned"].astype(int).tolist() == [[0], [1]]
+    assert [value.tolist() for value in columns["clock"]] == [["00:00:00"], ["00:00:01"]]
+    assert [value.tolist() for value in columns["empty"]] == [[], []]
+    assert columns["uuid"].tolist() == ["30313233-3435-3637-3839-616263646566", ""]
+    assert columns["json"].tolist() == ['{"a": 1}', ""]
 
 
 def test_a_column_has_one_type_even_if_only_another_file_has_nulls(tmp_path):
