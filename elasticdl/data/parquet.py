@@ -184,9 +184,9 @@ class ParquetReader:
         return as_kind(self._arrow, name, rows.column(name), kind)
 
     def _open(
-        self, path: str, parts: Mapping[int, bytes] | None = None
+        self, path: str, parts: Mapping[int, bytes] | None = None, **options: str | bool
     ) -> pyarrow.parquet.ParquetFile:
-        options = {"page_checksum_verification": True}
+        options["page_checksum_verification"] = True
         try:
             if remote.is_url(path):  # no other bytes are fetched than those of its columns
                 file = self._arrow.PythonFile(remote.RangeFile(path, parts), mode="r")

@@ -108,13 +108,14 @@ class RowGroups:
     there.
 
     Args:
-        open_file: Opens a file; for a URL it gets the parts that were fetched.
+        open_file: Opens a file; for a URL it gets the parts that were fetched. Options of
+            `ParquetFile` may follow.
         columns: Names of the columns to read.
     """
 
     def __init__(
         self,
-        open_file: Callable[[str, dict[int, bytes]], pyarrow.parquet.ParquetFile],
+        open_file: Callable[..., pyarrow.parquet.ParquetFile],
         columns: Sequence[str],
     ) -> None:
         self._open = open_file
@@ -249,7 +250,29 @@ class RowGroups:
                 f"{path}: it has {file.metadata.num_rows} rows, and had "
                 f"{self.footer(path).ends[-1]} before; do not write to data of a running job"
             )
+        self._require_near(file, parts, path, group)
         return file
+
+    def _require_near(
+        self, file: pyarrow.parquet.ParquetFile, parts: dict[int, bytes], path: str, group: int
+    ) -> None:
+        """Refuse times of INT96 that int64 does not hold in nanoseconds: Arrow wraps them round."""
+        import pyarrow
+
+        chunks = self._chunks(path, group)
+        of = [leaf for leaf, chunk in chunks.items() if chunk.physical_type == "INT96"]
+        for name in map(self._column_of, of):
+            wide = self._open(path, parts, coerce_int96_timestamp_unit="us")
+            column = wide.read_row_group(group, columns=[name]).column(name)
+            try:
+                column.cast(file.schema_arrow.field(name).type)
+            except pyarrow.ArrowInvalid:
+                what = (
+                    "it has a time of INT96 before 1677 or after 2262, which 64 bits of "
+                    "nanoseconds do not hold; write it as a time stamp in microseconds, or leave "
+                    "the column out by --data_reader_params=columns=..."
+                )
+                raise _damaged(path, group, what, name) from None
 
     def _compare(self, table: pyarrow.Table, path: str, group: int) -> None:
         """Compare the decoded values with the footer."""

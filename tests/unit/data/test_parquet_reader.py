@@ -233,6 +233,20 @@ def rows(reader, path, start, end):
     return np.concatenate([chunk.columns["x"] for chunk in chunks]).tolist()
 
 
+@pytest.mark.parametrize("kept", [512 << 20, 1])
+def test_times_of_int96_that_would_become_others_are_refused(tmp_path, monkeypatch, kept):
+    monkeypatch.setattr("elasticdl.data.row_groups.KEPT_BYTES", kept)
+    near, far = datetime.datetime(1700, 1, 1), datetime.datetime(9999, 12, 31)
+    options = {"use_deprecated_int96_timestamps": True, "row_group_size": 1}
+    path = write(tmp_path / "a.parquet", {"x": [near, far], "y": [1, 2]}, **options)
+    reader = open_reader(path)
+    (records,) = reader.read(Shard(path, 0, 1))
+    assert records.columns["x"] == np.datetime64(near, "ns")
+    with pytest.raises(DataError, match=r"a\.parquet: column 'x' in row group 1: it has a time of"):
+        list(reader.read(Shard(path, 1, 2)))
+    assert read(path, "columns=y")["y"].tolist() == [1, 2]
+
+
 def test_a_row_group_is_decoded_once_for_many_small_ranges(tmp_path, decoded):
     path = write(tmp_path / "x.parquet", {"x": range(50_000)}, row_group_size=25_000)
     reader = open_reader(path)
