@@ -59,6 +59,17 @@ def readable(path: str, by_content: bool = False) -> str:
     return str(copy)
 
 
+@contextmanager
+def said_of(path: str) -> Iterator[None]:
+    """Name the file, too, where an error names its copy."""
+    try:
+        yield
+    except DataError as error:
+        if not str(error).startswith(f"{cache_folder()}/"):
+            raise
+        raise DataError(f"{path}: its copy {error}", error.record, error.is_certain) from error
+
+
 def unpacked_name(path: str) -> str:
     """Return the name without the ending of a compressed file."""
     for ending in COMPRESSED:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from elasticdl.data.base import Metadata, Records
+from elasticdl.data.copies import said_of
 from elasticdl.data.in_order import of_files
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
@@ -75,7 +76,8 @@ class FileReader:
         return [shard for shard in shards if shard.num_records > 0]
 
     def _opened(self, path: str) -> RecordFile:
-        file = self._open_file(path)
+        with said_of(path):
+            file = self._open_file(path)
         if getattr(file, "index_state", "") == "passed over":
             log.warning(
                 "%s.idx belongs to another user: it is passed over, and all of %s is read to find "
@@ -99,7 +101,8 @@ class FileReader:
         file, next_record = self._open(shard.name), shard.start
         while next_record < shard.end:
             end = min(shard.end, next_record + CHUNK_RECORDS)
-            values = file.read(next_record, end, CHUNK_BYTES)
+            with said_of(shard.name):
+                values = file.read(next_record, end, CHUNK_BYTES)
             yield Records(next_record, values=values)
             next_record += len(values)
 

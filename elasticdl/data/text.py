@@ -13,7 +13,7 @@ import numpy as np
 from elasticdl._core import LineReader
 from elasticdl.data import remote
 from elasticdl.data.base import Metadata, Records
-from elasticdl.data.copies import COMPRESSED_MAGICS, readable, unpacked_name
+from elasticdl.data.copies import COMPRESSED_MAGICS, readable, said_of, unpacked_name
 from elasticdl.data.csv_columns import CsvColumns
 from elasticdl.data.files import FileReader
 from elasticdl.data.params import Params
@@ -51,9 +51,9 @@ class TextReader(FileReader):
         is_csv: bool = False,
     ) -> None:
         def open_file(path: str) -> LineReader:
-            return LineReader(
-                readable(path, by_content=True), skip_header, skip_blank, quoted_newlines
-            )
+            copy = readable(path, by_content=True)
+            with said_of(path):
+                return LineReader(copy, skip_header, skip_blank, quoted_newlines)
 
         super().__init__(paths, open_file)
         self._open_lines = open_file

@@ -1,3 +1,4 @@
+import gzip
 import os
 import stat
 import struct
@@ -127,6 +128,16 @@ def test_a_damaged_record_names_its_number_and_offset(path):
         list(TFRecordReader([str(path)]).read(Shard(str(path), 0, 300)))
 
 
+@pytest.mark.parametrize("at", [-3, 12])
+def test_damage_in_a_compressed_file_is_told_with_the_name_of_the_file(path, tmp_path, at):
+    content = path.read_bytes()
+    packed = tmp_path / "packed.tfrecord"
+    packed.write_bytes(gzip.compress(content[:at] + content[at + 1 :]))
+    reader = TFRecordReader([str(packed)])
+    with pytest.raises(DataError, match=rf"^{packed}: its copy .*-packed\.tfrecord: "):
+        list(reader.read(reader.shards()[0]))
+
+
 def test_the_start_of_a_file_tells_whether_it_is_one(path):
     assert starts_like_tfrecord(path.read_bytes()[:12])
     assert not starts_like_tfrecord(b"index,text\r\n")
@@ -147,8 +158,6 @@ def test_tensorflow_reads_ours_and_we_read_its(tmp_path, path):
 
 
 def test_a_gzipped_file_says_what_to_do(tmp_path):
-    import gzip
-
     path = tmp_path / "a.tfrecord"
     path.write_bytes(gzip.compress(b"x" * 100))
     with pytest.raises(DataError, match="compressed by gzip: unpack it first"):
