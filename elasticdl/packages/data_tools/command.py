@@ -209,9 +209,10 @@ def _other_facts(path: str, facts: dict[str, str], params: str) -> None:
     reader = open_reader(path, params)
     facts["records"] = f"{sum(shard.num_records for shard in reader.shards()):,}"
     if facts["format"] == "tfrecord":
+        index = f"{unpacked(path)}.idx"
         state = TFRecordReader(unpacked(path)).index_state
-        places = {"in memory": state, "passed over": f"in memory, {path}.idx is another user's"}
-        facts["index"] = places.get(state, f"{path}.idx")
+        places = {"in memory": state, "passed over": f"in memory, {index} is another user's"}
+        facts["index"] = places.get(state, index)
     facts.update(_columns(reader))
 
 

@@ -1,3 +1,4 @@
+import gzip
 import os
 import signal
 from functools import partial
@@ -325,6 +326,8 @@ def test_inspect_shows_every_format(run):
     Path("in.csv").rename("in.data")
     code, out, _ = run("inspect", "in.data", "--data_reader_params=format=csv")
     assert (code, "2,NA,AA" in out) == (0, True)
+    Path("in.tfrecord.gz").write_bytes(gzip.compress(Path("in.tfrecord").read_bytes()))
+    assert "-in.tfrecord.idx" in run("inspect", "in.tfrecord.gz")[1]  # beside the copy
 
 
 def test_a_torn_tail_is_shown_and_repaired_only_with_yes(run):
