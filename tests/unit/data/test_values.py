@@ -5,6 +5,7 @@ import decimal
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from elasticdl.data.open import open_reader
@@ -129,6 +130,19 @@ def test_a_real_number_that_float32_does_not_hold_is_refused_in_columns_too():
 
     with pytest.raises(ElasticdlError, match="'v' is float32 here, which does not hold 1e\\+39"):
         list(minibatches(write_parquet([1.0, 1e39]), Number("v")))
+
+
+@pytest.mark.parametrize("value", [1e19, float("inf"), 2**64 - 1, 0.5], ids=str)
+def test_a_number_that_int64_does_not_hold_is_refused_in_columns_too(value):
+    from elasticdl.preprocessing.tabular import Category
+
+    with pytest.raises(ElasticdlError, match="'v' is whole numbers of 64 bits here, and has "):
+        list(minibatches(write_parquet(np.array([value])), Category("v", 10, dtype="int64")))
+
+
+def test_a_duration_is_no_word():
+    with pytest.raises(DataError, match=r"'v' is words here, and has durations, .* \(us\): write"):
+        words_of(write_parquet([datetime.timedelta(1), None]))
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,7 @@ def parser_of(
     if isinstance(element_spec, dict):
         _check_names(types, tuple(element_spec))
         for name, kind in types.items():
-            if kind.dtype != "string":
-                _refuse_times(name, metadata)
+            _refuse_times(name, kind, metadata)
         return lambda record: {
             name: typed(name, record[name], kind, metadata) for name, kind in types.items()
         }
@@ -179,28 +178,34 @@ def typed(
             value = _required(name, is_missing, value)
         value = tf.where(is_missing, tf.constant(kind.missing, value.dtype), value)
         if tf.as_dtype(kind.dtype).is_integer:
-            said = tf.strings.join(
-                [
-                    f"the column {name!r} is whole numbers here, and has ",
-                    tf.as_string(value, shortest=True),
-                ]
-            )
-            value = refused(tf.not_equal(tf.round(value), value), said, value)
+            is_wrong = tf.not_equal(tf.round(value), value) | (tf.abs(value) >= 2.0**63)
+            said = _said_of_whole(name, tf.as_string(value, shortest=True))
+            value = refused(is_wrong, said, value)
         # A float64 may be too large for float32, and would silently become infinite.
         elif value.dtype.size > tf.as_dtype(kind.dtype).size:
             return _narrowed(name, value, kind.dtype)
+    elif value.dtype == tf.uint64 and kind.dtype == "int64":
+        said = _said_of_whole(name, tf.as_string(value))
+        value = refused(value > tf.constant(2**63 - 1, tf.uint64), said, value)
     return tf.cast(value, kind.dtype)
 
 
-def _refuse_times(name: str, metadata: Metadata) -> None:
-    """Refuse times as numbers: the number depends on the unit of the file."""
+def _said_of_whole(name: str, word: tf.Tensor) -> tf.Tensor:
+    said = f"the column {name!r} is whole numbers of 64 bits here, and has "
+    return tf.strings.join([said, word])
+
+
+def _refuse_times(name: str, kind: ColumnType, metadata: Metadata) -> None:
+    """Refuse times as numbers, and durations as words: they depend on the unit of the file."""
     dtype = getattr(metadata, "column_dtypes", {}).get(name)
-    if dtype is not None and dtype.kind in "mM":
-        what = "durations" if dtype.kind == "m" else "dates or time stamps"
+    is_word, is_span = kind.dtype == "string", dtype is not None and dtype.kind == "m"
+    if is_span or (dtype is not None and dtype.kind == "M" and not is_word):
         raise DataError(
-            f"the column {name!r} is numbers here, and has {what}, whose numbers depend on the "
+            f"the column {name!r} is {'words' if is_word else 'numbers'} here, and has "
+            f"{'durations' if is_span else 'dates or time stamps'}, whose numbers depend on the "
             f"unit that the file has them in ({np.datetime_data(dtype)[0]}): write the number that "
-            "is meant, such as days since a date, into the files, or use a Category"
+            "is meant, such as days since a date, into the files"
+            f"{'' if is_span else ', or use a Category'}"
         )
 
 
