@@ -171,11 +171,11 @@ def test_maps_of_tensors_run_vectorised_and_give_what_tensorflow_gives(function,
     assert [mb.num_records for mb in minibatches] == [16, 16, 16, 2]
 
 
-def lists_and_times():
+def lists_and_times(kind):
     """Columns as LIBSVM files, lists in Parquet files and tables with times have them."""
     lists = np.empty(6, object)
     for number in range(6):
-        lists[number] = np.arange(number % 3, dtype=np.int64)
+        lists[number] = np.arange(number % 3).astype(kind)
     days = np.arange("2024-01-01", "2024-01-07", dtype="datetime64[D]")
     return iter([Records(0, columns={"lists": lists, "day": days})])
 
@@ -193,9 +193,10 @@ def of_many(records, mode, metadata):
 
 @pytest.mark.parametrize("feed", [mapped(of_one), of_many], ids=["a record", "batched"])
 @pytest.mark.parametrize("mode", [Mode.TRAINING, Mode.EVALUATION])
-def test_columns_of_lists_and_of_times_reach_the_feed(feed, mode):
+@pytest.mark.parametrize("kind", ["int64", "datetime64[D]"])
+def test_columns_of_lists_and_of_times_reach_the_feed(feed, mode, kind):
     runner = FeedRunner(feed, Metadata())
-    minibatches = list(runner.minibatches(lists_and_times(), mode, 4, 3))
+    minibatches = list(runner.minibatches(lists_and_times(kind), mode, 4, 3))
     assert [mb.num_records for mb in minibatches] == [4, 2]
     found = {
         int(day): int(total)

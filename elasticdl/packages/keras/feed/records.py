@@ -137,7 +137,7 @@ def column_tensor(column: Column) -> tf.Tensor | tf.RaggedTensor:
 def _ragged(rows: Array) -> tf.RaggedTensor:
     splits = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=splits[1:])
-    values = tf.constant(np.concatenate(rows))
+    values = column_tensor(np.concatenate(rows))
     # The splits are made of the lengths, so they need no validation.
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
