@@ -34,8 +34,8 @@ def expand_paths(expression: str) -> list[str]:
     files = [file for part in parts for file in _expand_one(part)]
     found: dict[str, str] = {}
     for file in files:
-        # Two parts may name the same file; its records must not come twice.
-        found.setdefault(file if remote.is_url(file) else os.path.abspath(file), file)
+        # Two parts, or a link to a folder, may name the same file; its records must not come twice.
+        found.setdefault(file if remote.is_url(file) else _place(file), file)
     return list(found.values())
 
 
@@ -65,6 +65,12 @@ def _has_files(folder: str) -> bool:
     return any(os.path.isfile(path) and _is_data(path) for path in inside)
 
 
+def _place(path: str) -> str:
+    """Return where a file is, without links to folders; its own name may be that of a link."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
 def _expand_one(part: str) -> list[str]:
     if remote.is_url(part):
         found = [url for url in remote.list_files(part) if _is_data(url) and _is_meant(url, part)]
@@ -75,13 +81,20 @@ def _expand_one(part: str) -> list[str]:
     part = os.path.expanduser(path if colon and scheme in remote.NOT_REMOTE else part)
     if os.path.isdir(part):
         return _files_of_folder(part)
-    if os.path.exists(part):
+    if os.path.isfile(part):
         return [part]
+    if os.path.exists(part):
+        raise DataError(
+            f"{part}: expected a regular file; what a program prints is read by --reader_command "
+            "(docs/data.md)"
+        )
     if not _GLOB_CHARACTERS.intersection(part):
         raise DataError(f"{part}: no such file or folder (working folder: {os.getcwd()})")
     found = sorted(glob.glob(part, recursive=True))
     files = [file for file in found if os.path.isfile(file) and _is_data(file)]
     files = [file for file in files if _is_meant(file, part)]
+    if not files and any(map(os.path.isdir, found)):
+        raise DataError(f"{part}: only folders match; give {part}/* for the files in them")
     if not files:
         raise DataError(f"{part}: no file matches (working folder: {os.getcwd()})")
     return files

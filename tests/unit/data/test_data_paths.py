@@ -26,6 +26,11 @@ def test_globs_and_lists_are_expanded_in_order_without_repeats(folder):
     assert expand_paths(f"./b.csv,deep/../b.csv,{folder}/*.csv") == ["./b.csv", f"{folder}/a.csv"]
     assert expand_paths("**/*.csv") == ["a.csv", "b.csv", "deep/er/d.csv"]
     assert expand_paths("a.csv.idx") == ["a.csv.idx"]  # asked for by name
+    (folder / "deep" / "latest").symlink_to("er")
+    (folder / "deep" / "er" / "self").symlink_to(".")
+    (folder / "same.csv").symlink_to("a.csv")
+    assert expand_paths("deep/**/*.csv") == ["deep/er/d.csv"]
+    assert expand_paths("*.csv") == ["a.csv", "b.csv", "same.csv"]
 
 
 def test_a_url_of_this_machine_is_a_path(folder):
@@ -76,6 +81,8 @@ def test_a_folder_of_a_table_may_have_no_files(tmp_path):
     [
         ("none.csv", r"none\.csv: no such file or folder \(working folder: "),
         ("*.rio", r"\*\.rio: no file matches"),
+        ("e*", r"e\*: only folders match; give e\*/\* for the files in them"),
+        ("/dev/null", "/dev/null: expected a regular file; what a program prints is read by"),
         ("empty", "empty: this folder has no data files"),
         ("deep", r"deep: this folder has folders but no data files; give deep/\*\*/\*"),
         ("a.csv,none.csv", r"none\.csv: no such file"),
