@@ -108,10 +108,7 @@ def check_data(
     if turn is DataCheckTurn.OVER:
         return
     try:
-        looks: dict[str, LookAtData] = registry.brought("looks")
-        lines = [
-            line for look in looks.values() for line in look(config, spec, model, metadata, readers)
-        ]
+        lines = look(config, spec, model, metadata, readers)
         check_metrics(config, model, built, readers)
     except ElasticdlError as error:
         master.data_checked(worker_id, [], str(error))
@@ -121,6 +118,29 @@ def check_data(
             raise  # a signal asks this process to end
         lines = [_not_looked(error)]
     master.data_checked(worker_id, [*(f"{OF_MODEL}{note}" for note in spec.notes), *lines])
+
+
+def look(
+    config: JobConfig,
+    spec: ModelSpec,
+    model: Predictor,
+    metadata: Metadata,
+    readers: Mapping[TaskKind, DataReader],
+) -> list[str]:
+    """Return what there is to say about the data, a line each; a look that fails says so.
+
+    Raises:
+        ElasticdlError: The data gives no useful result.
+    """
+    looks: dict[str, LookAtData] = registry.brought("looks")
+    try:
+        return [
+            line for at in looks.values() for line in at(config, spec, model, metadata, readers)
+        ]
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        return [_not_looked(error)]
 
 
 def tell_notes(master: MasterClient, worker_id: int, notes: Sequence[str]) -> None:

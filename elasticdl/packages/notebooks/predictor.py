@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from elasticdl.backends.base import Predictor
 from elasticdl.backends.exported import backend_of_export
 from elasticdl.backends.known import known
 from elasticdl.backends.load import load_saved_model
+from elasticdl.cli.display import is_warning
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.errors import DataError
@@ -21,7 +23,7 @@ from elasticdl.job import Mode, Task, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.packages.notebooks.by_value import is_own
 from elasticdl.settings.model import KERAS_VARIABLE, STATISTICS_VARIABLE
-from elasticdl.worker.data_check import metadata_of
+from elasticdl.worker.data_check import look, metadata_of
 from elasticdl.worker.predictions import FileSink, Predicted
 from elasticdl.worker.records import located, read_all
 from elasticdl.worker.sources import main_sample, open_readers
@@ -74,6 +76,8 @@ class LoadedModel:
             assert config.checkpoint.saved_model is not None
             model = load_saved_model(spec, metadata, config.checkpoint.saved_model, None)
             model.check(main_sample(config, readers, model))
+            for line in filter(is_warning, look(config, spec, model, metadata, readers)):
+                warnings.warn(line, stacklevel=4)  # where the program calls predict
             self._model, self._metadata = model, metadata
         return self._model
 

@@ -22,6 +22,7 @@ FACTOR = 7.0  # of another experiment
 def functions():
     """A model of one number for each of eight users; what a notebook has computed is around it."""
     frame = pd.DataFrame({"user": np.arange(800) % 8, "y": np.arange(800) % 8 / 2.0})
+    frame["at"] = pd.Timestamp("2026-01-01").as_unit("us")
     mean = frame.y.mean()
     y = frame["y"]
 
@@ -73,3 +74,5 @@ def test_values_history_and_predictions_are_those_of_the_program(functions, tmp_
     assert np.mean(np.abs(whole - frame.y)) == pytest.approx(history["val_error"][-1], rel=1e-5)
     monkeypatch.setattr("elasticdl.packages.notebooks.job._predict_by_job", None)  # not by a job
     np.testing.assert_array_equal(job.predict(frame.head(5)), whole[:5])
+    with pytest.warns(UserWarning, match=r"'at' is datetime64\[us\] in .* and datetime64\[ns\]"):
+        job.predict(frame.astype({"at": "datetime64[ns]"}))
