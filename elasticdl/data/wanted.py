@@ -12,12 +12,14 @@ class WantedColumn:
     vocabulary: The words that have ids of their own, if there are any.
     sep: The separator between the values of a list; "" for a single value.
     is_as_it_is: Whether it is a number that is not scaled.
+    is_hashed: Whether its words get ids without a vocabulary.
     """
 
     name: str
     vocabulary: tuple[str, ...] = ()
     sep: str = ""
     is_as_it_is: bool = False
+    is_hashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

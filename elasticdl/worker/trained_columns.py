@@ -21,7 +21,8 @@ def write_trained_columns(folder: Path, metadata: Metadata) -> None:
     if not metadata.column_names and not metadata.column_dtypes:
         return
     types = {name: str(kind) for name, kind in metadata.column_dtypes.items()}
-    content = {"names": list(metadata.column_names), "types": types}
+    names, kinds = list(metadata.column_names), metadata.column_kinds
+    content = {"names": names, "types": types, "kinds": kinds}
     (folder / FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -30,6 +31,9 @@ def read_trained_columns(folder: Path) -> Metadata | None:
     try:
         found = json.loads((folder / FILE).read_text())
         types = {str(name): np.dtype(kind) for name, kind in found["types"].items()}
-        return Metadata(tuple(map(str, found["names"])), types)
+        # A file of an earlier version does not tell whole numbers with null from real numbers.
+        unknown = {name: "" for name, kind in types.items() if kind.kind == "f"}
+        kinds = {str(k): str(v) for k, v in found.get("kinds", unknown).items()}
+        return Metadata(tuple(map(str, found["names"])), types, column_kinds=kinds)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -25,6 +25,12 @@ _VALUES_SHOWN = 3
 _FEW_FOUND = 0.05  # a vocabulary that has less of a column is worth a warning
 _FAR_FROM_ZERO = 10.0  # of a number's mean size: it outweighs those that are scaled
 _FEW_WORDS = 100  # a column of no more different words is one of categories
+_WORDS_OF_KINDS = {
+    "whole": "whole numbers (7)",
+    "real": "real numbers (7.0)",
+    "truth": "True, False",
+}
+_KINDS_OF_DTYPES = {"b": "truth", "i": "whole", "u": "whole", "f": "real"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +107,20 @@ def findings(
     return [*lines, *(f"warning: {text}" for text in _warnings(main, others, table, words))]
 
 
-def of_trained(data: DataSet, trained_on: Metadata, reads_by_name: bool) -> list[str]:
+def of_trained(
+    data: DataSet, trained_on: Metadata, reads_by_name: bool, table: WantedTable | None = None
+) -> list[str]:
     """Return what to show about data for a model that was trained elsewhere, on these columns.
 
     Raises:
-        DataError: The lines have their fields in another order, and `feed` reads fields by place.
+        DataError: The lines have their fields in another order, and `feed` reads fields by place;
+            or a column has other words, all of which would get the ids of others.
     """
     training = DataSet("training", trained_on, Sample(0, ()), Fed())
     if set(trained_on.column_names) & set(data.metadata.column_names):  # else they were renamed
         _check_order(training, data, reads_by_name)
+    for said in _other_kinds(training, data, table).values():
+        raise DataError(f"{said}: write it in one type (of pandas, 'Int64' has nulls too)")
     if reads_by_name:
         return []
     return [f"warning: {text}" for text in _other_units(training, data)]
@@ -397,9 +408,11 @@ def _differences(
     """Yield the differences between the columns of two data sets that may be mistakes."""
     used = None if table is None else {column.name for column in table.columns}
     missing = "" if table is None else table.missing
+    of_other_kind = _other_kinds(main, other, table)
+    yield from of_other_kind.values()
     for name, words in main.sample.columns.items():
         theirs = other.sample.columns.get(name)
-        if theirs is None or (used is not None and name not in used):
+        if theirs is None or name in of_other_kind or (used is not None and name not in used):
             continue
         kinds = [kind_of([word for word in each if word != missing]) for each in (words, theirs)]
         if all(kinds) and kinds[0] != kinds[1] and "text" in kinds:
@@ -423,6 +436,27 @@ def _differences(
         ]
         if lacking and other.has_labels:
             yield f"{other.flag}: no record has {_listed(lacking)}, which all of {main.flag} have"
+
+
+def _other_kinds(main: DataSet, other: DataSet, table: WantedTable | None) -> dict[str, str]:
+    """Return the hashed columns that have no word in common, by the types of their values."""
+    found = {}
+    for name in [column.name for column in table.columns if column.is_hashed] if table else ():
+        kinds = [_WORDS_OF_KINDS.get(_kind(data.metadata, name)) for data in (main, other)]
+        is_empty = all(word is None for word in other.sample.columns.get(name, ()))
+        if all(kinds) and kinds[0] != kinds[1] and not is_empty:
+            found[name] = (
+                f"column {name!r} is {kinds[0]} in {main.flag} and {kinds[1]} in {other.flag}, "
+                "which are different words, with different ids"
+            )
+    return found
+
+
+def _kind(metadata: Metadata, name: str) -> str:
+    """Return the kind of a column's values, as in `Metadata.column_kinds`; "" if not known."""
+    dtype = metadata.column_dtypes.get(name)
+    of_dtype = "" if dtype is None else _KINDS_OF_DTYPES.get(dtype.kind, "")
+    return metadata.column_kinds.get(name, of_dtype)
 
 
 def _other_units(main: DataSet, other: DataSet) -> Iterator[str]:

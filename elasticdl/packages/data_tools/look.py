@@ -78,7 +78,7 @@ def look_at_data(
     saved = config.checkpoint.saved_model
     trained_on = None if saved is None else read_trained_columns(Path(saved))
     if trained_on is not None:
-        lines += of_trained(main, trained_on, any(asked) or table is not None)
+        lines += of_trained(main, trained_on, any(asked) or table is not None, table)
     lines += _slow_reading(readers.get(TaskKind.TRAINING))
     return lines if spec.custom_data_reader is not None else [*lines, *_odd_places(config)]
 

@@ -205,3 +205,43 @@ def test_data_for_a_saved_model_are_compared_with_the_columns_it_was_trained_on(
     assert of_trained(swapped, lines, True) == []
     with pytest.raises(DataError, match=r"--prediction_data: its lines have the fields b,a, those"):
         of_trained(swapped, lines, False)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "kinds", "words"),
+    [
+        ("int64", "float64", {}, "whole numbers (7) in --training_data and real numbers (7.0)"),
+        ("float64", "uint8", {}, "real numbers (7.0) in --training_data and whole numbers (7)"),
+        ("bool", "int64", {}, "True, False in --training_data and whole numbers (7)"),
+        ("int64", "float64", {"id": "whole"}, ""),  # with null
+        ("int64", "int32", {}, ""),
+        ("object", "int64", {}, ""),  # text may have the same words
+    ],
+)
+def test_a_hashed_column_with_no_word_in_common_is_told(ours, theirs, kinds, words, tmp_path):
+    trained_on = Metadata(("id",), {"id": np.dtype(ours)})
+    others = Metadata(("id",), {"id": np.dtype(theirs)}, column_kinds=kinds)
+    table = WantedTable((WantedColumn("id", is_hashed=True),), "y")
+    columns = {"id": ["7", "8"]}
+    text = "\n".join(
+        said(
+            data_set(columns=columns, metadata=trained_on),
+            data_set("validation", columns=columns, metadata=others),
+            table=table,
+        )
+    )
+    assert (f"warning: column 'id' is {words}" in text) == bool(words)
+
+    new = data_set("prediction", columns=columns, metadata=others)
+    write_trained_columns(tmp_path, trained_on)
+    if words:
+        with pytest.raises(DataError) as error:
+            of_trained(new, read_trained_columns(tmp_path), True, table)
+        assert str(error.value).startswith(f"column 'id' is {words} in --prediction_data")
+    else:
+        assert of_trained(new, read_trained_columns(tmp_path), True, table) == []
+    empty = data_set("prediction", columns={"id": [None]}, metadata=others)
+    assert of_trained(empty, trained_on, True, table) == []
+    write_trained_columns(tmp_path, others)  # whose kinds are kept
+    assert read_trained_columns(tmp_path) == others
+    assert of_trained(new, read_trained_columns(tmp_path), True, table) == []

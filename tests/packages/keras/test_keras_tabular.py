@@ -1,6 +1,8 @@
 """A table declared in a model file: what its feed gives and what the model is given."""
 
 import json
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -151,6 +153,12 @@ def test_words_of_a_label_are_classes():
     assert labels.dtype == tf.int64
     with pytest.raises(tf.errors.OpError, match=r"'odl' is none of the classes \['young', 'old'\]"):
         batch_of(one, ["1,odl"], names=("x", "kind"))
+
+
+def test_columns_whose_words_are_hashed_are_known():
+    numbers, words = [Number("x"), Category("n", 9, dtype="int64")], Category("v", ["a"])
+    one = Table([*numbers, words, Category("c", 9), Tags("t", 9), Cross("cw", 9)], Label("y"))
+    assert {each.name for each in one.wanted().columns if each.is_hashed} == {"c", "t", "w"}
 
 
 @pytest.mark.parametrize(
@@ -319,6 +327,21 @@ def forward_of_notebook():
 
 def feed_of_notebook(dataset, mode, metadata):
     return OF_NOTEBOOK.feed(dataset, mode, metadata)
+
+
+def test_a_table_of_a_program_is_found_in_a_process_that_imports_no_table_itself(tmp_path):
+    functions.write(tmp_path, {"forward": forward_of_notebook, "feed": OF_NOTEBOOK.feed}, "of_job")
+    program = (
+        "from elasticdl.model_spec import load_model_spec\n"
+        "from elasticdl.settings.model import ModelSection\n"
+        f"section = ModelSection(model_zoo={str(tmp_path)!r}, model_def='of_job.forward')\n"
+        "print(load_model_spec(section).table.wanted() is not None)\n"
+        "import elasticdl.preprocessing.tabular\n"
+        "print(elasticdl.preprocessing.tabular.Table.__name__)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.stdout == "True\nTable\n", done.stderr
 
 
 @pytest.mark.parametrize("feed", [OF_NOTEBOOK.feed, feed_of_notebook])

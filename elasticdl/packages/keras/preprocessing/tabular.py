@@ -22,6 +22,7 @@ def forward():
 
 from __future__ import annotations
 
+import importlib
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -211,7 +212,10 @@ class Table:
 
     def wanted(self) -> WantedTable:
         """Return the expectations of the data, for checks of the data."""
-        described = {name: WantedColumn(name) for name in self._types}
+        described = {
+            name: WantedColumn(name, is_hashed=kind.dtype == "string")
+            for name, kind in self._types.items()
+        }
         for column in self.columns:
             if isinstance(column, Category | Tags) and not isinstance(column.by, int | np.integer):
                 words = self._types[column.name].vocabulary
@@ -497,3 +501,8 @@ def _is_positive(word: tf.Tensor, positive: list[str]) -> tf.Tensor:
 def _rows(num_ids: int, dim: int) -> int | None:
     """Return `input_dim` if a table of all ids is small enough to be an ordinary weight."""
     return num_ids if num_ids * dim * 4 <= PLAIN_WEIGHT_LIMIT_BYTES else None
+
+
+# Tables are looked for by this name. A process that loads functions of a program, with their table,
+# imports this file alone.
+importlib.import_module("elasticdl.preprocessing.tabular")
