@@ -80,13 +80,23 @@ class Network:
 
     def cut(self, node: int) -> None:
         """Cut the wires of a node's pods. Connections stay open, and silent."""
-        _ip(self.router, *(f"link set {name} down" for name in self._wires(node)))
+        for name in self._wires(node):
+            self._change(node, name, f"link set {name} down")
 
     def mend(self, node: int) -> None:
         """Mend the wires of a node's pods."""
         for name in self._wires(node):
             address = self.pod(node, int(name.partition("p")[2]))
-            _ip(self.router, f"link set {name} up", f"route replace {address}/32 dev {name}")
+            lines = f"link set {name} up", f"route replace {address}/32 dev {name}"
+            self._change(node, name, *lines)
+
+    def _change(self, node: int, name: str, *lines: str) -> None:
+        """Change a wire, unless its pod ends meanwhile."""
+        try:
+            _ip(self.router, *lines)
+        except RuntimeError:
+            if name in self._wires(node):
+                raise
 
     def _wires(self, node: int) -> list[str]:
         listed = _nsenter(self.router, ["ip", "-json", "link"], "")
