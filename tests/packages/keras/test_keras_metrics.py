@@ -274,6 +274,17 @@ def test_an_output_may_have_no_metric():
     assert metrics.results(metrics.states()) == {"a/mae": 0.0}
 
 
+def test_tensorflow_warns_of_no_traces_of_many_metrics(caplog):
+    names = [f"threshold {n}" for n in range(8)]
+    metrics = Metrics(lambda: {name: keras.metrics.BinaryAccuracy() for name in names})
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        metrics.update(tf.ones((4, 1)), tf.ones((4, 1)))
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert "retracing" not in caplog.text
+
+
 def test_reset_forgets():
     metrics = Metrics(lambda: {"auc": m.AUC(), "f": lambda y, p: y})
     feed(metrics, PARTS)

@@ -439,6 +439,15 @@ class TestStep:
             )
         )
 
+    def test_labels_that_a_step_fails_on_are_described(self, new_job):
+        def feed(dataset, mode, metadata):
+            fed = column_feed(dataset, mode, metadata)
+            return fed.map(lambda features, label: (features, tf.as_string(label)))
+
+        job = self.job(new_job, feed=feed, loss="mse")
+        with pytest.raises(ModelError, match=r"'ids': .*, labels string\[16.*: .*string to float"):
+            job.backend.train_step(self.minibatches(job)[0], [], *job.parameters())
+
     def test_a_retried_minibatch_repeats_to_the_bit_dropout_included(self, new_job):
         job = self.job(new_job)
         dense, state = job.parameters()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -68,8 +69,10 @@ class KerasMetric:
             from elasticdl.packages.keras.metrics.on_jax import compiled_update
 
             return compiled_update(self._metric)
+        # TensorFlow counts the traces of a method over all objects, and of a partial by itself:
+        # five metrics are no reason to warn of traces.
         update: Callable[..., None] = tf.function(
-            self._update_masked, autograph=False, reduce_retracing=True
+            functools.partial(self._update_masked), autograph=False, reduce_retracing=True
         )
         return update
 

@@ -348,7 +348,8 @@ class _Traced:
             return self._call(*inputs)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             said = f"{in_short(error)}{self._call.place_of_failure(inputs)}"
+            labels = "" if minibatch.labels is None else f", labels {describe(minibatch.labels)}"
             raise ModelError(
                 f"the model fails on a minibatch of {minibatch.num_records} records, features "
-                f"{describe(minibatch.features)}: {said}"
+                f"{describe(minibatch.features)}{labels}: {said}"
             ) from error
