@@ -132,7 +132,7 @@ def _served(placed: PlacedModel, sample: KerasMinibatch) -> tuple[tf.Module, Sig
     ]
     served.tables = saved
     # TensorFlow saves only attributes of the module.
-    served.used_resources = resources_of(placed.model)
+    served.used_resources = resources_of(placed.model, served.serve)
     return served, signatures_of(served.serve, specs)
 
 
@@ -192,13 +192,20 @@ def said_by_tensorflow(error: Exception) -> str:
     return " ".join(words[-_MOST_WORDS:])
 
 
-def resources_of(model: keras.Model) -> list[tf.saved_model.experimental.TrackableResource]:
-    """Return the lookup tables and their like that a model uses."""
-    return [
-        child
-        for child in tf.train.TrackableView(model).descendants()
-        if isinstance(child, tf.saved_model.experimental.TrackableResource)
-    ]
+def resources_of(
+    model: keras.Model, *functions: tf.types.experimental.PolymorphicFunction
+) -> list[tf.saved_model.experimental.TrackableResource]:
+    """Return the lookup tables and their like that a model uses.
+
+    Functions may use others, of a layer that is called and is no part of the model.
+    """
+    found = list(tf.train.TrackableView(model).descendants())
+    for function in functions:
+        for handle, _ in function.get_concrete_function().graph.captures:
+            owner = getattr(handle, "_parent_trackable", None)  # a weak reference
+            found.append(owner and owner())
+    kind = tf.saved_model.experimental.TrackableResource
+    return list({id(one): one for one in found if isinstance(one, kind)}.values())
 
 
 def named_features(structure: Structure, model: keras.Model) -> Specs:

@@ -143,7 +143,7 @@ def _served(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> t
     served.dense = [variable._value for variable in placed.dense.variables]
     served.state = [variable._value for variable in placed.state.variables]
     served.used_variables = list(served.score.get_concrete_function().graph.variables)
-    served.used_resources = resources_of(placed.model)
+    served.used_resources = resources_of(placed.model, served.ids, served.score)
     return served
 
 

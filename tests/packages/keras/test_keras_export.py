@@ -297,6 +297,24 @@ def test_outputs_within_outputs_are_exported_and_have_names_in_the_signature(new
     assert set(signature.structured_outputs) == {"a", "b_c", "b_d_0"}
 
 
+OUTSIDE = keras.layers.StringLookup(vocabulary=["1"], output_mode="multi_hot")
+
+
+class Looking(keras.layers.Layer):
+    """Looks words up in a layer that is no part of the model."""
+
+    def call(self, x):
+        return OUTSIDE(tf.as_string(tf.cast(x, tf.int64)))
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_lookup_that_is_no_part_of_the_model_is_in_the_export(new_job, tmp_path, beside):
+    dense = keras.layers.Dense(1)
+    job = new_job(NUMBERS, 2, **of_numbers(lambda x: dense(Looking()(x))))
+    job.backend.check_export(beside)
+    job.backend.export(tmp_path, *job.parameters(), None if beside else job.client)
+
+
 class Python(keras.layers.Layer):
     """Computes in Python, which is in no export."""
 
