@@ -121,7 +121,7 @@ def parse_current(content: bytes) -> Current:
         return Current(_pointer(found), bool(found.get("held", False)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportError(
-            f"{CURRENT}: expected the number and SHA-256 of a version, found {content[:80]!r}"
+            f"expected the number and SHA-256 of a version, found {content[:80]!r}"
         ) from error
 
 

@@ -183,6 +183,7 @@ class Publisher:
 
     def _look(self) -> None:
         """Find the existing versions, and remove incomplete ones of a master that was killed."""
+        read_current(self._directory)  # if it is damaged, no version is written in vain
         numbers: list[int] = []
         incomplete: list[Location] = []
         for number, folder in _folders(self._directory):
@@ -256,11 +257,15 @@ def read_current(directory: Location) -> Current | None:
     Raises:
         ExportError: `CURRENT` has another form.
     """
+    place = directory / CURRENT
     try:
-        content = (directory / CURRENT).read_bytes()
+        return parse_current(place.read_bytes())
     except FileNotFoundError:
         return None
-    return parse_current(content)
+    except ExportError as error:
+        raise ExportError(
+            f"{place}: {error}; elasticdl exports {directory} --use=newest writes it anew"
+        ) from error
 
 
 def versions(directory: Location) -> list[Manifest]:

@@ -240,6 +240,20 @@ def test_a_version_that_is_held_while_the_disk_writes_stays(job, tmp_path, monke
     assert read_current(directory).version.number == 1
 
 
+def test_no_versions_heap_up_while_current_is_damaged(job, directory):
+    program_at(directory)
+    publisher = Publisher(directory, "job")
+    publish(publisher, job)
+    (directory / CURRENT).write_text("{}")
+    for _ in range(3):
+        with pytest.raises(ExportError, match=r"CURRENT: expected .* --use=newest writes it anew"):
+            publish(publisher, job)
+    assert [manifest.number for manifest in versions(directory)] == [1, 2]
+    point_to(directory, None)
+    assert publish(publisher, job).number == 3
+    assert read_current(directory).version.number == 3
+
+
 def test_no_version_before_the_program(job, directory, tmp_path):
     with pytest.raises(CheckpointError, match="no worker has written the model's program"):
         Publisher(directory, "job").publish(1, None, job.client.export)
@@ -303,7 +317,7 @@ def remove(directory):
         (damage_manifest, "version 3: its manifest is damaged or another one"),
         (damage_rows, "version 3: .*part-00000-of-00002.parquet: expected SHA-256"),
         (lead_away, "version 4: manifest.json: expected a path below the folder, found '../x'"),
-        (lambda d: (d / CURRENT).write_text("{}"), "CURRENT: expected the number and SHA-256"),
+        (lambda d: (d / CURRENT).write_text("{}"), "exports/CURRENT: expected the number"),
     ],
 )
 def test_what_is_not_right_is_refused_by_name(exported, harm, said):
