@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from elasticdl.locations import Location
 
 
 @click.command(name="serve")
@@ -83,19 +87,12 @@ def serve(
     """
     import tempfile
 
-    from elasticdl.backends.exported import is_export
-    from elasticdl.locations import is_remote, parse
     from elasticdl.runtime.addresses import join
     from elasticdl.runtime.start_up import quiet_tensorflow
 
-    directory = parse(export)
-    # A job may still make the folder, but it writes no versions into these.
-    if not is_remote(directory) and (directory.is_file() or is_export(directory)):
-        what = "a file" if directory.is_file() else "a model of --output"
-        raise ConfigError(
-            f"EXPORT={export}: expected the folder of --export_dir of a training job, found "
-            f"{what}; a model of --output is for elasticdl predict and TensorFlow Serving"
-        )
+    if not host:  # a variable without a value; asyncio would listen at all addresses
+        raise click.UsageError("--host=: expected an address; 0.0.0.0 and :: are all of IPv4, IPv6")
+    directory = _directory(export)
     # TensorFlow prints when it is imported, so this comes first.
     quiet_tensorflow()
     try:
@@ -114,6 +111,26 @@ def serve(
         run(server, host, port, lambda: echo(f"listens at http://{join(host, server.port)}"))
 
 
+def _directory(export: str) -> Location:
+    """Return the place of the versions.
+
+    Raises:
+        ConfigError: No job writes versions there.
+    """
+    from elasticdl.backends.exported import is_export
+    from elasticdl.locations import is_remote, parse
+
+    directory = parse(export)
+    # A job may still make the folder, but it writes no versions into these.
+    if not is_remote(directory) and (directory.is_file() or is_export(directory)):
+        what = "a file" if directory.is_file() else "a model of --output"
+        raise ConfigError(
+            f"EXPORT={export}: expected the folder of --export_dir of a training job, found "
+            f"{what}; a model of --output is for elasticdl predict and TensorFlow Serving"
+        )
+    return directory
+
+
 @click.command(name="exports")
 @click.argument("export")
 @click.option(
@@ -128,10 +145,10 @@ def exports(export: str, use: str | None) -> None:
     While a version is held, a running job still writes new versions.
     """
     from elasticdl.errors import ExportError
-    from elasticdl.locations import parse, reaching
+    from elasticdl.locations import reaching
     from elasticdl.packages.serving.publishing import point_to, read_current, versions
 
-    directory = parse(export)
+    directory = _directory(export)
     # The word is checked before anything is changed.
     if use is not None and use != "newest" and not use.isdecimal():
         raise click.UsageError(f"--use={use}: expected the number of a version, or newest")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.served import ServedModel, load_served
-from elasticdl.errors import DataError, RequestTooLargeError
+from elasticdl.errors import DataError, ExportError, RequestTooLargeError
 from elasticdl.packages.serving.versions import Version
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -53,7 +53,8 @@ class Scorer:
 
         Raises:
             RequestTooLargeError: The rows of all ids would take too many bytes. DataError: A record
-                cannot be scored; names the first such record.
+                cannot be scored; names the first such record. ExportError: An output has no value
+                for each record.
         """
         try:
             return self._score(features)
@@ -73,7 +74,16 @@ class Scorer:
                 f"{_MOST_ROW_BYTES:,}; ask for fewer records at once"
             )
         rows = [self._rows(*site, of_site) for site, of_site in zip(sites, ids, strict=True)]
-        return self.program.score(features, rows)
+        outputs = self.program.score(features, rows)
+        number = len(next(iter(features.values())))
+        for name, values in outputs.items():
+            if values.shape[:1] != (number,):
+                raise ExportError(
+                    f"output {name!r} of the model has the shape {list(values.shape)} for {number} "
+                    "records, expected a value for each record; a model that is served may return "
+                    "no other outputs"
+                )
+        return outputs
 
     def _site(self, site: int) -> tuple[int, Mapping[str, Any]]:
         """Return the number of a lookup's table, and the table."""

@@ -21,6 +21,7 @@ from typing import Any
 from aiohttp import web, web_protocol
 
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, RequestTooLargeError
+from elasticdl.packages.serving.chain import Pointer
 from elasticdl.packages.serving.metrics import ServerMetrics
 from elasticdl.packages.serving.model import Scorer
 from elasticdl.packages.serving.places import Places, Transfer
@@ -93,6 +94,7 @@ class Server:
         self._tell = tell
         self._scorer: Scorer | None = None
         self._problem = ""
+        self._wanted: Pointer | None = None  # the version that was begun to be loaded last
         self._rests_until = 0.0
         self._waiting = 0
         self._compute = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
@@ -200,8 +202,13 @@ class Server:
 
     def _next(self) -> Scorer | None:
         """Load the version to serve, if it is another one, and its program."""
-        version = self._versions.next(self.version)
+        version = self._versions.next(self.version, self._begins)
         return None if version is None else Scorer.of(version, self._scorer)
+
+    def _begins(self, wanted: Pointer) -> None:
+        """Forget the problem before a version is loaded, unless it is a problem of this version."""
+        if wanted != self._wanted:
+            self._wanted, self._problem = wanted, ""
 
     def _put_in_place(self, found: Scorer) -> None:
         """Score with another version from now on; called in the thread that computes."""
@@ -263,7 +270,9 @@ class Server:
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        match (request.method, request.path):
+        # HEAD is answered as GET is, without the body, which aiohttp leaves out.
+        method = "GET" if request.method == "HEAD" else request.method
+        match (method, request.path):
             case ("POST", "/v1/predict"):
                 return await self._predict(request)
             case ("GET", "/healthz"):
@@ -273,8 +282,11 @@ class Server:
                 return web.Response(body=body, headers={"Content-Type": content_type})
             case ("GET", "/v1/model"):
                 return self._describe()
-            case (_, "/v1/predict" | "/healthz" | "/metrics" | "/v1/model"):
-                raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST"])
+            case (_, "/v1/predict" | "/healthz" | "/metrics" | "/v1/model" as path):
+                expected = "POST" if path == "/v1/predict" else "GET"
+                response = _error(405, f"{path}: expected {expected}, found {request.method}")
+                response.headers["Allow"] = expected
+                return response
             case _:
                 raise web.HTTPNotFound(text="expected /v1/predict, /v1/model, /healthz or /metrics")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,14 @@ class Versions:
         self._rows_dir = rows_dir
         self._programs: dict[ServedProgram, Path] = {}
 
-    def next(self, loaded: Version | None) -> Version | None:
+    def next(
+        self, loaded: Version | None, begins: Callable[[Pointer], None] = lambda wanted: None
+    ) -> Version | None:
         """Return the version to serve; None if it is loaded already.
+
+        Args:
+            loaded: The version that the caller has.
+            begins: Called with the version to serve before it is loaded, which may take minutes.
 
         Raises:
             ExportError: There is no version, or it cannot be trusted; names version and file.
@@ -79,6 +86,7 @@ class Versions:
             # The pointer has a hash of the manifest, so an equal pointer means equal rows.
             if loaded is not None and current.version == loaded.pointer:
                 return None
+            begins(current.version)
             try:
                 return self._load(current.version, loaded)
             except OSError as error:

@@ -23,6 +23,7 @@ from elasticdl.backends.served import FeatureSpec
 from elasticdl.errors import ExportError
 from elasticdl.packages.serving import model
 from elasticdl.packages.serving.chain import folder_of
+from elasticdl.packages.serving.command import exports as exports_command
 from elasticdl.packages.serving.command import serve as serve_command
 from elasticdl.packages.serving.publishing import Publisher, point_to
 from elasticdl.packages.serving.server import RequestLimits, Server, end_at_once, serve
@@ -159,6 +160,58 @@ def test_requests_are_answered_while_another_program_is_loaded(exporting, monkey
     assert exporting.predict([3])[1]["predictions"] == pytest.approx(exporting.expected([3]))
 
 
+def test_a_version_that_is_loaded_is_not_said_to_be_missing(exporting, monkeypatch):
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def load_slowly(folder):
+        begun.set()
+        assert goes_on.wait(60)
+        return Program()
+
+    monkeypatch.setattr(model, "load_served", load_slowly)
+    exporting.wait_for(lambda: "no version" in exporting.health()["problem"])
+    exporting.export()
+    try:
+        assert begun.wait(30)
+
+        assert exporting.health() == {"status": "loading", "version": None, "problem": ""}
+    finally:
+        goes_on.set()
+    exporting.wait_for_version(1)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 1)])
+def test_an_output_that_is_not_of_each_record_is_named(exporting, monkeypatch, shape):
+    outputs = {"score": np.zeros((1, 1)), "scale": np.zeros(shape)}
+    monkeypatch.setattr(Program, "score", lambda self, features, rows: outputs)
+    exporting.export()
+    exporting.wait_for_version(1)
+
+    status, said = exporting.predict([3])
+
+    words = f"output 'scale' of the model has the shape {list(shape)} for 1 records"
+    assert (status, words in said["error"]) == (500, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("HEAD", "/healthz", 200, b""),
+        ("HEAD", "/v1/predict", 405, b""),
+        ("GET", "/v1/predict", 405, b"/v1/predict: expected POST, found GET"),
+        ("POST", "/healthz", 405, b"/healthz: expected GET, found POST"),
+        ("GET", "/other", 404, b"expected /v1/predict, "),
+    ],
+)
+def test_head_is_get_without_the_body_and_others_are_told(exporting, method, path, status, words):
+    exporting.export()
+    exporting.wait_for_version(1)
+
+    found, body = exporting.ask(method, path)
+
+    assert (found, words in body, bool(words)) == (status, True, bool(body))
+
+
 def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(exporting):
     exporting.export()
     exporting.wait_for_version(1)
@@ -266,8 +319,6 @@ def test_what_is_too_much_is_refused(exporting, limits):
     for ids, words in (["x"], "expected integers"), ([1.5], "expected integers"):
         status, said = exporting.predict(ids)
         assert (status, words in said["error"]) == (400, True)
-    assert exporting.ask("GET", "/v1/predict")[0] == 405
-    assert exporting.ask("GET", "/other")[0] == 404
 
     packed = gzip.compress(b" " * 2000 + b'{"inputs": {"id": [1]}}')
     small = gzip.compress(b'{"inputs": {"id": [1]}}')
@@ -421,7 +472,7 @@ def test_a_server_that_is_asked_to_end_waits_for_the_version_that_is_loaded():
     released, ended = threading.Event(), []
 
     class Loading:
-        def next(self, loaded):
+        def next(self, *given):
             os.kill(os.getpid(), signal.SIGTERM)
             released.wait(30)
             ended.append("its files are needed no more")
@@ -442,7 +493,7 @@ def test_an_error_that_stays_is_logged_once(monkeypatch, caplog):
     class Broken:
         num_looks = 0
 
-        def next(self, loaded):
+        def next(self, *given):
             self.num_looks += 1
             if self.num_looks == 4:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -468,12 +519,18 @@ def test_an_address_of_ipv6_is_told_as_browsers_take_it(monkeypatch):
     assert told.output == "listens at http://[::1]:0\n"
 
 
-def test_a_model_of_the_jobs_end_is_refused(tmp_path, monkeypatch):
+def test_an_address_that_is_empty_is_not_that_of_everybody():
+    told = CliRunner().invoke(serve_command, ["exports", "--host="])
+    assert (told.exit_code, "--host=: expected an address" in told.output) == (2, True)
+
+
+@pytest.mark.parametrize("command", [serve_command, exports_command])
+def test_a_model_of_the_jobs_end_is_refused(tmp_path, monkeypatch, command):
     monkeypatch.setattr("elasticdl.packages.serving.server.serve", lambda *given: None)
     (tmp_path / "saved_model.pb").touch()
     for place, found in (
         (tmp_path, "a model of --output"),
         (tmp_path / "saved_model.pb", "a file"),
     ):
-        told = CliRunner().invoke(serve_command, [str(place)]).exception
+        told = CliRunner().invoke(command, [str(place)]).exception
         assert f"expected the folder of --export_dir of a training job, found {found}" in str(told)
