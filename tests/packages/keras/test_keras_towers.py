@@ -109,6 +109,7 @@ def test_a_model_whose_towers_are_elsewhere_is_exported_with_them(new_job, tmp_p
     [
         ([keras.layers.BatchNormalization], "keeps no state"),
         ([lambda: keras.layers.Dropout(0.5)], "draws nothing"),
+        ([lambda: keras.layers.Dense(2, trainable=False)], "layers that are not trained"),
         ([lambda: keras.layers.Dense(2, kernel_regularizer="l2")], "adds no loss"),
     ],
 )

@@ -142,8 +142,9 @@ def _check(remote: Remote, placed: PlacedModel, sample: KerasMinibatch) -> None:
     if kept:
         raise ModelError(
             f"{what}keeps no state and draws nothing, since each id is computed once for several "
-            f"workers: found {kept[0].path!r}; take batch normalization, dropout and the like to "
-            "the rest of the model"
+            f"workers: found {kept[0].path!r}; take batch normalization, dropout and layers that "
+            "are not trained to the rest of the model (a frozen Embedding may stay if it is larger "
+            "than --embedding_threshold_bytes)"
         )
     if any(table.admission is not None for table in placed.tables):
         raise ModelError(f"{what}has tables without admission: ids are not counted there")
