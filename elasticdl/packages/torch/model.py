@@ -59,7 +59,7 @@ class PlacedModel:
     """
 
     def __init__(self, model: nn.Module, features: Nested = None, device: Device = _CPU) -> None:
-        self.model = model
+        self._take(model)
         self.device = device
         self.tables = tables_of(model)
         self._table_of = {id(t.weight): k for k, t in enumerate(self.tables)}
@@ -285,8 +285,7 @@ class PlacedModel:
         self, features: Nested, lookup: Lookup, training: bool, model: nn.Module | None = None
     ) -> Nested:
         """Run the model, or a function made of it; rows come from `lookup`."""
-        if self.model.training != training:
-            self.model.train(training)
+        self._set_mode(training)
         features = self.device.moved(features)
         # PyTorch counts the changes of a tensor in place in its `_version`.
         versions = [(leaf, leaf._version) for leaf in leaves(features) if _has_version(leaf)]
@@ -300,6 +299,20 @@ class PlacedModel:
                 "a minibatch may be needed again; use the operation that returns a new tensor"
             )
         return outputs
+
+    def _take(self, model: nn.Module) -> None:
+        self.model = model
+        self._modules = list(model.modules())  # of which the list takes longer than their modes
+        self._modes: dict[bool, list[bool]] = {}
+
+    def _set_mode(self, training: bool) -> None:
+        """Call `train` of the model, unless all of its modules are as that has left them.
+
+        A forward may set the mode of a part, perhaps in a trial; no later step may depend on that.
+        """
+        if [module.training for module in self._modules] != self._modes.get(training):
+            self.model.train(training)
+            self._modes[training] = [module.training for module in self._modules]
 
     def _meet(self, features: Nested) -> None:
         """Call the model once: lazy parameters come to be, sites are found."""
@@ -344,7 +357,7 @@ class PlacedModel:
                 f"the steps: copy.deepcopy raised {type(error).__name__}: {error}"
             ) from error
         other = copy.copy(self)
-        other.model = model
+        other._take(model)
         if not shares_values:
             other.parameters = _dense_of(model, self._carried)
             other._flat, other._parts = _flattened([p for _, p in other.parameters], self.device)
