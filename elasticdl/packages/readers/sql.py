@@ -107,8 +107,7 @@ class SqlReader:
     @property
     def metadata(self) -> Metadata:
         """The columns and the types of their arrays."""
-        first = next(iter(self._tables.values()))
-        found = {name: self._kind(first.c[name].type) for name in self._dtypes}
+        found = {name: self._kind(self._types[name]) for name in self._dtypes}
         kinds = {name: kind for name, kind in found.items() if kind}
         return Metadata(tuple(self._dtypes), self._dtypes, column_kinds=kinds)
 
@@ -284,24 +283,52 @@ class SqlReader:
     @cached_property
     def _dtypes(self) -> dict[str, np.dtype[np.generic]]:
         """The types, which are the same for every chunk: whole numbers with null are float64."""
+        return {name: self._dtype(name, kind) for name, kind in self._types.items()}
+
+    @cached_property
+    def _types(self) -> dict[str, sqlalchemy.types.TypeEngine]:
         first = next(iter(self._tables.values()))
         names = self._columns or tuple(first.c.keys())
-        return {name: self._dtype(name, first.c[name]) for name in names}
+        return {name: self._type(name, first.c[name].type) for name in names}
 
-    def _dtype(self, name: str, column: sqlalchemy.Column) -> np.dtype[np.generic]:
+    def _type(
+        self, name: str, declared: sqlalchemy.types.TypeEngine
+    ) -> sqlalchemy.types.TypeEngine:
+        """Return the type of a column; where SQLite knows none, that of its values.
+
+        It knows none of an expression in a view, and takes a word that it does not know, such as
+        STRING, for NUMERIC.
+        """
         types = self._alchemy.types
-        if self._is_whole(column.type) or isinstance(column.type, types.Boolean):
-            has_null = column.nullable and any(
-                self._has_null(name, table) for table in self._tables.values()
+        is_known = not isinstance(declared, types.NullType) and type(declared) is not types.NUMERIC
+        if is_known or self._engine.dialect.name != "sqlite":
+            return declared
+        found = set()
+        for table in self._tables.values():
+            kinds = self._alchemy.select(self._alchemy.func.typeof(table.c[name])).distinct()
+            found |= {kind for rows in self._chunks(kinds) for (kind,) in rows}
+        found -= {"null"}
+        if found == {"text"}:
+            return types.Text()
+        if isinstance(declared, types.NullType) and found <= {"integer", "real"}:
+            return types.BigInteger() if found == {"integer"} else types.Float()
+        return declared
+
+    def _dtype(self, name: str, kind: sqlalchemy.types.TypeEngine) -> np.dtype[np.generic]:
+        types = self._alchemy.types
+        if self._is_whole(kind) or isinstance(kind, types.Boolean):
+            has_null = any(
+                table.c[name].nullable and self._has_null(name, table)
+                for table in self._tables.values()
             )
             return np.dtype(np.float64 if has_null else np.int64)
-        if isinstance(column.type, types.Numeric | types.Float):
+        if isinstance(kind, types.Numeric | types.Float):
             return np.dtype(np.float64)
-        if isinstance(column.type, types.DateTime):
+        if isinstance(kind, types.DateTime):
             return np.dtype("datetime64[us]")
-        if isinstance(column.type, types.Date):
+        if isinstance(kind, types.Date):
             return np.dtype("datetime64[D]")
-        return np.dtype("timedelta64[us]" if _is_duration(column.type) else object)
+        return np.dtype("timedelta64[us]" if _is_duration(kind) else object)
 
     def _has_null(self, name: str, table: sqlalchemy.Table) -> bool:
         query = self._alchemy.select(table.c[name]).where(table.c[name].is_(None)).limit(1)
@@ -309,7 +336,7 @@ class SqlReader:
 
     def _array(self, name: str, values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
         types = self._alchemy.types
-        kind = next(iter(self._tables.values())).c[name].type
+        kind = self._types[name]
         is_truth = isinstance(kind, types.Boolean)
         is_whole = self._is_whole(kind) or is_truth
         if is_truth:  # a driver without truth values may give any number

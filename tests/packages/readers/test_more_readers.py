@@ -188,6 +188,28 @@ def test_columns_of_a_table_have_one_type_in_every_chunk(database):
     assert (first["maybe"][1], first["t"][3], first["b"][3]) == (1, "t3", b"\x03")
 
 
+def test_expressions_of_a_view_and_unknown_types_have_the_types_of_their_values(database):
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n INT, x REAL, word STRING)")
+    database.execute("INSERT INTO t VALUES (1, 3, 0.5, 'a'), (2, NULL, 2, NULL)")
+    database.execute(
+        "CREATE VIEW v AS SELECT id, id + 1 AS whole, n + 1 AS holes, x * 2 AS real, "
+        "word || 'b' AS text, NULL AS empty, word FROM t"
+    )
+    database.commit()
+    reader = open_reader(CLICKS, "table=v;key=id")
+    (records,) = read_all(reader)
+    assert {name: str(column.tolist()) for name, column in records.columns.items()} == {
+        "id": "[1, 2]",
+        "whole": "[2, 3]",
+        "holes": "[4.0, nan]",
+        "real": "[1.0, 4.0]",
+        "text": "['ab', '']",
+        "empty": "[nan, nan]",
+        "word": "['a', '']",
+    }
+    assert reader.metadata.column_kinds == dict.fromkeys(("id", "whole", "holes"), "whole")
+
+
 def test_null_is_empty_text_or_empty_bytes(database):
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, t TEXT, b BLOB)")
     database.execute("INSERT INTO t VALUES (1, 'a', x'00'), (2, NULL, NULL)")
