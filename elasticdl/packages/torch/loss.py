@@ -42,8 +42,13 @@ class MinibatchLoss:
             tell: Told of an order that is not the usual.
 
         Raises:
-            ModelError: It has parameters.
+            ModelError: It is no function, or has parameters.
         """
+        if not callable(loss):
+            raise ModelError(
+                f"loss is {loss!r}: expected a function loss(labels, predictions), or a loss of "
+                "torch.nn or torch.nn.functional; names of losses are for Keras"
+            )
         inner = loss.func if isinstance(loss, functools.partial) else loss
         self._is_swapped = takes_predictions_first(loss, "loss", tell, is_of_torch(loss))
         _check_module(inner)

@@ -453,6 +453,7 @@ LOSSES = {
     "of each example": (lambda y, p: (y - p) ** 2, r"float32\[32, 1\]; expected one number"),
     "without gradient": (lambda y, p: (y == p).float().mean(), "no gradient for any parameter"),
     "raises": (lambda y, p: F.cross_entropy(p, y.long()[:3]), "loss.labels, predictions. raised"),
+    "a name": ("mse", "loss is 'mse': expected a function loss.labels, predictions"),
 }
 
 
