@@ -6,6 +6,7 @@ model looks up, `optimizer` reads the optimizer, `metrics` evaluates, `export` w
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
@@ -55,6 +56,7 @@ from elasticdl.packages.torch.structures import as_array
 from elasticdl.packages.torch.towers import TorchTower, towers_of
 from elasticdl.packages.torch.trial import (
     FixedParameters,
+    UntrainedState,
     check_history,
     find_carried,
     leaving_no_trace,
@@ -160,6 +162,8 @@ class TorchTrainer(ComposedTrainer):
         is_trained = minibatch.mode is Mode.TRAINING
         if is_trained:
             self._find_carried(minibatch)
+        else:
+            self._find_carried_before(minibatch)
         # The collector copies the model while it is on the CPU, so the model moves afterwards.
         self._lookups = TorchLookups(self._placed, self._staged, self._device)
         self._placed.move(self._device)
@@ -206,12 +210,27 @@ class TorchTrainer(ComposedTrainer):
         self._unused = {id(p): name for name, p in placed.parameters if p.grad is None}
         placed.gradient()
         placed.load(dense, state)
+        self._carry(carried)
+
+    def _carry(self, carried: UntrainedState) -> None:
         if not self._device.is_cpu and self._loss is not None:  # it has a loss of its own there
             names = {name for name, _ in carried.of_loss}
             there = modules_of(self._loss.function, self._model)
             of_loss = tuple((name, module) for name, module in there if name in names)
             carried = replace(carried, of_loss=of_loss)
-        placed.carry(carried)
+        self._placed.carry(carried)
+
+    def _find_carried_before(self, minibatch: TorchMinibatch) -> None:
+        """Find the values that training has carried, which a checkpoint has as state."""
+        loss = None if self._spec.loss is None else MinibatchLoss(self._spec.loss)
+
+        def step() -> None:
+            self._change_state(minibatch, loss)
+
+        # A model may want more for its training than feed gives here.
+        with contextlib.suppress(ModelError):
+            function = None if loss is None else loss.function
+            self._carry(find_carried(self._model, function, step))
 
     def _step(self, minibatch: TorchMinibatch, loss: MinibatchLoss) -> torch.Tensor:
         """Take a step that updates nothing; return its loss."""
@@ -270,7 +289,9 @@ class TorchTrainer(ComposedTrainer):
         if rules.optimizer is not None:
             changes = self._has_schedule or self._spec.callbacks is not None
             check_apart(rules.optimizer, changes, lambda: float(step(minibatch)[0]))
-        self._momenta = find_momenta(placed, minibatch, self._change_state, state)
+        self._momenta = find_momenta(
+            placed, minibatch, lambda one: self._change_state(one, loss), state
+        )
         unused = [
             name
             for name, p in placed.parameters
@@ -287,16 +308,18 @@ class TorchTrainer(ComposedTrainer):
             placed.gradient()
         placed.load(dense, state)
 
-    def _change_state(self, minibatch: TorchMinibatch) -> None:
+    def _change_state(self, minibatch: TorchMinibatch, loss: MinibatchLoss | None) -> None:
         """Do what a step does to buffers."""
-        placed, loss = self._placed, self._loss
+        placed = self._placed
         placed.device.seed(minibatch.seed)
         with torch.no_grad():
             outputs = placed.call(minibatch.features, looked_up(placed), training=True)
             if loss is None:
                 return
+            # Without labels, predictions take their place: only what changes is asked.
+            labels = outputs if minibatch.mode is Mode.PREDICTION else minibatch.labels
             try:
-                loss.value(placed.device.moved(minibatch.labels), outputs)
+                loss.value(placed.device.moved(labels), outputs)
             except ModelError:  # it refuses what the model makes of a state that is tried out
                 if placed.has_state_of_loss:
                     raise

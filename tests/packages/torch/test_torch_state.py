@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from elasticdl import Mode
 from elasticdl.errors import ModelError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
@@ -494,6 +495,22 @@ def test_state_that_can_be_carried_is_that_of_a_plain_loop(name, new_torch_job):
     assert values.keys() >= plain.state_dict().keys() - {"out.weight", "other.calls"}
     if isinstance(criterion, nn.Module) and dict(criterion.named_buffers()):
         assert values["loss.mean"] == pytest.approx(criterion.mean.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", [Mode.EVALUATION, Mode.PREDICTION])
+@pytest.mark.parametrize("name", CARRIED)
+def test_a_job_without_training_has_the_variables_of_the_checkpoint(name, mode, new_torch_job):
+    model, make_loss = CARRIED[name]
+
+    def variables(mode):
+        def fed(dataset, mode, metadata):
+            both = feed(dataset, mode, metadata)
+            return both[0] if mode == Mode.PREDICTION else both
+
+        job = begin(new_torch_job, model=model, loss=make_loss(), feed=fed, mode=mode)
+        return [[v.name for v in of] for of in (job.description.dense, job.description.state)]
+
+    assert variables(mode) == variables(Mode.TRAINING)
 
 
 def test_a_loss_that_refuses_nan_may_follow_a_buffer_that_is_tried_out(new_torch_job):
