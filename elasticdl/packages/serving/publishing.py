@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elasticdl.backends.exported import is_export
 from elasticdl.checkpoints.writing import make_durably, set_modes, sync, sync_all, write_durably
-from elasticdl.errors import CheckpointError, ExportError
+from elasticdl.errors import CheckpointError, ConfigError, ExportError
 from elasticdl.job import ServedProgram
 from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
 from elasticdl.packages.serving.chain import (
@@ -184,6 +185,7 @@ class Publisher:
     def _look(self) -> None:
         """Find the existing versions, and remove incomplete ones of a master that was killed."""
         read_current(self._directory)  # if it is damaged, no version is written in vain
+        _check_place(self._directory)
         numbers: list[int] = []
         incomplete: list[Location] = []
         for number, folder in _folders(self._directory):
@@ -309,10 +311,11 @@ def write_program(directory: Location, write: Callable[[Path], None]) -> ServedP
         write: Writes its files into a folder.
 
     Raises:
-        CheckpointError: A file cannot be written.
+        CheckpointError: A file cannot be written. ConfigError: The folder has other results.
     """
     try:
         with reaching(directory):
+            _check_place(directory)
             if is_remote(directory):
                 return _send_program(directory, write)
             return _write_program(directory, write)
@@ -321,6 +324,27 @@ def write_program(directory: Location, write: Callable[[Path], None]) -> ServedP
             f"{error.filename or directory}: the model's program cannot be written: "
             f"{error.strerror or error}"
         ) from error
+
+
+def _check_place(directory: Location) -> None:
+    """Refuse a folder with checkpoints, whose versions would be removed as old ones, or a model.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    found = ""
+    if not is_remote(directory) and is_export(directory):
+        found = "a model of --output"
+    for number, _ in _folders(directory):
+        with contextlib.suppress(ValueError):
+            manifest = json.loads(_read_manifest(directory, number) or "0")
+            if isinstance(manifest, dict) and "kind" not in manifest:
+                found = f"the checkpoint {folder_of(number)}"
+    if found:
+        raise ConfigError(
+            f"--export_dir={directory}: expected a folder for versions of an export alone, found "
+            f"{found} in it; name another folder"
+        )
 
 
 def _write_program(directory: Path, write: Callable[[Path], None]) -> ServedProgram:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elasticdl._core import ServedTables
-from elasticdl.errors import CheckpointError, ExportError
+from elasticdl.errors import CheckpointError, ConfigError, ExportError
 from elasticdl.locations import Url
 from elasticdl.packages.serving import publishing
 from elasticdl.packages.serving.chain import CURRENT, folder_of
@@ -252,6 +252,26 @@ def test_no_versions_heap_up_while_current_is_damaged(job, directory):
     point_to(directory, None)
     assert publish(publisher, job).number == 3
     assert read_current(directory).version.number == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "found"),
+    [
+        (f"{folder_of(7)}/manifest.json", '{"format": 3, "version": 7}', "the checkpoint version-"),
+        ("saved_model.pb", "", "a model of --output"),
+    ],
+)
+def test_a_folder_of_other_results_is_refused_and_keeps_them(job, tmp_path, file, content, found):
+    place = tmp_path / file
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(content)
+    for write in (
+        lambda: program_at(tmp_path),
+        lambda: publish(Publisher(tmp_path, "job", keep=1), job),
+    ):
+        with pytest.raises(ConfigError, match=f"versions of an export alone, found {found}"):
+            write()
+    assert place.exists()
 
 
 def test_no_version_before_the_program(job, directory, tmp_path):
