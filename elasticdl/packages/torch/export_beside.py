@@ -82,7 +82,8 @@ def make_programs(
 
 
 def _zeros(ids: list[torch.Tensor], placed: PlacedModel) -> list[torch.Tensor]:
-    pairs = zip(ids, _dims(placed), strict=True)
+    dims = _dims(placed)
+    pairs = zip(ids[: len(dims)], dims, strict=True)
     return [torch.zeros(*of_site.shape, dim) for of_site, dim in pairs]
 
 
@@ -94,7 +95,7 @@ class _Ids(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.model = without_tables(placed)
 
     def forward(self, features: Nested) -> list[torch.Tensor]:
-        """Return the ids, in the order of the lookups."""
+        """Return the ids, in the order of the lookups; if there are none, an empty tensor."""
         found: list[torch.Tensor] = []
 
         def note(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
@@ -103,7 +104,8 @@ class _Ids(nn.Module):  # type: ignore[misc]  # torch has no types here
 
         with serving(), looking_up(note):
             self.model(features)
-        return found
+        # A program that returns nothing cannot be saved.
+        return found or [torch.zeros(0, dtype=torch.int64)]
 
 
 class _Score(nn.Module):  # type: ignore[misc]  # torch has no types here

@@ -68,7 +68,7 @@ class TorchServed:
 
     def ids(self, features: Mapping[str, Array]) -> list[Int64]:
         """See `ServedModel`."""
-        found = _called(self._ids, self._given(features))
+        found = _called(self._ids, self._given(features))[: len(self.lookups)]
         return [np.ascontiguousarray(ids.numpy(), np.int64) for ids in found]
 
     def score(self, features: Mapping[str, Array], rows: Sequence[Float32]) -> dict[str, Array]:

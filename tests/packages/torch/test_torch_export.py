@@ -52,6 +52,17 @@ class Counting(Model):
         return {"score": super().forward(features)["score"] + self.steps}
 
 
+class Plain(nn.Module):
+    """Has no tables."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, features):
+        return {"score": self.out(features["words"].float())}
+
+
 def feed(dataset, mode, metadata):
     x = {name: dataset.columns[name] for name in ("item", "words")}
     return x if mode == Mode.PREDICTION else (x, dataset.columns["y"])
@@ -200,6 +211,15 @@ def test_a_served_model_gives_half_precision_as_float32(export, tmp_path):
     found = served.score(given, rows)["score"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-2)
+
+
+def test_a_model_without_tables_is_served(export, tmp_path):
+    features, expected = export(Plain, beside=True)
+
+    served = TorchServed(tmp_path)
+    given = {name: values.numpy() for name, values in features.items()}
+    assert served.ids(given) == []
+    np.testing.assert_allclose(served.score(given, [])["score"], expected, atol=1e-6)
 
 
 def test_a_version_is_served_with_all_of_its_buffers(export, tmp_path):
