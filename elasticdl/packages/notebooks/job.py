@@ -72,7 +72,7 @@ def train(
         workers: The number of worker processes.
         ps: The number of ps replicas, for strategies with ps replicas.
         job_dir: The job's folder; None: a new folder below `jobs/`. The same call with the same
-            folder resumes a job that was stopped.
+            folder resumes a job that was paused (`elasticdl stop --pause JOB`).
         settings: Other flags of `elasticdl train`, by their names: `num_epochs=3`. If the model is
             functions, flags that name functions are allowed too: `loss="mse"`.
 
@@ -199,7 +199,7 @@ class Job:
             ask(self._job, lambda client: client.set_num_ps(ps, ANSWER_SECONDS))
 
     def stop(self, drain: bool = False) -> None:
-        """Cancel the job; with `drain`, train the data of the stream that has arrived, then finish.
+        """Cancel the job for good; with `drain`, train what has come of the stream, then finish.
 
         Raises:
             UnavailableError: The job has ended.
