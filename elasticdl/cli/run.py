@@ -24,7 +24,7 @@ from elasticdl.job import Strategy
 from elasticdl.job.status import JobStatus, no_status
 from elasticdl.launchers import choose
 from elasticdl.launchers.base import SubmittedJob
-from elasticdl.launchers.process.folder import held
+from elasticdl.launchers.process.folder import RUN_FILE, held
 from elasticdl.launchers.signals import is_for_others
 
 _STOPPED = 130  # the shell's exit code for a command that Ctrl-C ended
@@ -111,7 +111,13 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
     if config.training.distribution_strategy is Strategy.LOCAL:
         from elasticdl.cli import local  # the whole worker, and so perhaps a framework
 
-        with _holds(config.cluster.job_dir), _claims(config, display), ends_in_order():
+        folder = config.cluster.job_dir
+        if folder is not None and (folder / RUN_FILE).exists():
+            display.note(
+                f"--job_dir={folder}: a job with --distribution_strategy=Local is not continued: "
+                "this one begins anew; --checkpoint_dir_for_init begins with a checkpoint"
+            )
+        with _holds(folder), _claims(config, display), ends_in_order():
             return local.run(config, display)
     for note in choose.notes(config):
         display.note(note)

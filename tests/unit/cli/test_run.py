@@ -4,11 +4,12 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from elasticdl.cli.flags import build_config
-from elasticdl.cli.run import ends_in_order, run
+from elasticdl.cli.run import _run, ends_in_order, run
 from elasticdl.cli.stay import Stay
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.launchers.process.folder import prepare
@@ -41,6 +42,19 @@ def test_a_job_that_is_its_command_cannot_go_on_without_it(stay):
     config = build_config("train", {"model_def": "nowhere.forward", "training_data": "d.csv"})
     with pytest.raises(ConfigError, match=f"--{stay}: a job with --distribution_strategy=Local is"):
         run(config, stay)
+
+
+def test_a_job_that_is_its_command_says_that_it_does_not_go_on_where_another_was(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("elasticdl.cli.local.run", lambda config, display: None)
+    words = {"model_def": "m.forward", "training_data": "d.csv", "job_dir": str(tmp_path / "job")}
+    notes = []
+    for _ in range(2):
+        display = SimpleNamespace(note=notes.append)
+        _run(build_config("train", words), Stay.TIED, display, {})
+    (note,) = notes
+    assert note.startswith(f"--job_dir={tmp_path / 'job'}: a job with ")
 
 
 @pytest.mark.parametrize(("is_there", "said"), [(True, "finished"), (False, "failed")])
