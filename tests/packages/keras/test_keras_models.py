@@ -439,13 +439,20 @@ class TestStep:
             )
         )
 
-    def test_labels_that_a_step_fails_on_are_described(self, new_job):
+    @pytest.mark.parametrize(
+        ("rest", "says"),
+        [
+            (lambda y: (tf.as_string(y),), r"labels string\[16.*: .*string to float"),
+            (lambda y: (y, tf.ones(2)), r"labels .*, sample weights float32\[16, 2\]: Incomp"),
+        ],
+    )
+    def test_labels_and_weights_that_a_step_fails_on_are_described(self, new_job, rest, says):
         def feed(dataset, mode, metadata):
             fed = column_feed(dataset, mode, metadata)
-            return fed.map(lambda features, label: (features, tf.as_string(label)))
+            return fed.map(lambda features, label: (features, *rest(label)))
 
         job = self.job(new_job, feed=feed, loss="mse")
-        with pytest.raises(ModelError, match=r"'ids': .*, labels string\[16.*: .*string to float"):
+        with pytest.raises(ModelError, match=f"'ids': .*, {says}"):
             job.backend.train_step(self.minibatches(job)[0], [], *job.parameters())
 
     def test_a_retried_minibatch_repeats_to_the_bit_dropout_included(self, new_job):

@@ -348,8 +348,9 @@ class _Traced:
             return self._call(*inputs)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             said = f"{in_short(error)}{self._call.place_of_failure(inputs)}"
-            labels = "" if minibatch.labels is None else f", labels {describe(minibatch.labels)}"
+            parts = {"labels": minibatch.labels, "sample weights": minibatch.weights}
+            fed = [f", {k} {describe(part)}" for k, part in parts.items() if part is not None]
             raise ModelError(
                 f"the model fails on a minibatch of {minibatch.num_records} records, features "
-                f"{describe(minibatch.features)}{labels}: {said}"
+                f"{describe(minibatch.features)}{''.join(fed)}: {said}"
             ) from error
