@@ -77,7 +77,7 @@ class LoadedModel:
             model = load_saved_model(spec, metadata, config.checkpoint.saved_model, None)
             model.check(main_sample(config, readers, model))
             for line in filter(is_warning, look(config, spec, model, metadata, readers)):
-                warnings.warn(line, stacklevel=4)  # where the program calls predict
+                warnings.warn(line.removeprefix("warning: "), stacklevel=4)  # of the caller
             self._model, self._metadata = model, metadata
         return self._model
 
