@@ -335,7 +335,7 @@ def _check_place(directory: Location) -> None:
     found = ""
     if not is_remote(directory) and is_export(directory):
         found = "a model of --output"
-    for number, _ in _folders(directory):
+    for number in sorted(number for number, _ in _folders(directory))[-1:]:
         with contextlib.suppress(ValueError):
             manifest = json.loads(_read_manifest(directory, number) or "0")
             if isinstance(manifest, dict) and "kind" not in manifest:
