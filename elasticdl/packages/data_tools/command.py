@@ -16,6 +16,7 @@ from elasticdl.errors import DataError
 from elasticdl.packages.data_tools.amounts import size
 from elasticdl.packages.data_tools.analyze_command import analyze
 from elasticdl.packages.data_tools.convert_command import convert, reader_params
+from elasticdl.runtime.printable import one_line, printable
 
 if TYPE_CHECKING:  # the commands import what they need, so that --help need not wait
     from elasticdl.data.base import DataReader, Records
@@ -247,9 +248,17 @@ def _readable_all(records: Records) -> list[str]:
     if not records.columns:
         return [_readable(record) for record in records.values]
     return [
-        "  ".join(f"{name}={column[row]!s}" for name, column in records.columns.items())
+        "  ".join(f"{name}={_cell(column[row])}" for name, column in records.columns.items())
         for row in range(len(records))
     ]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bytes):
+        return _value(value)
+    if getattr(value, "shape", ()):
+        return _values(value.tolist())
+    return _text(str(value)) or repr(value)[: 4 * _SHOWN_BYTES]
 
 
 def _readable(record: bytes) -> str:
@@ -259,11 +268,17 @@ def _readable(record: bytes) -> str:
     features = decode_example(record)
     if features is not None:
         return "  ".join(f"{name}={_values(values)}" for name, values in features.items())
-    text = record.decode(errors="replace")
-    if text.isprintable():
-        return text if len(text) <= 4 * _SHOWN_BYTES else f"{text[: 4 * _SHOWN_BYTES]}..."
     dots = "..." if len(record) > _SHOWN_BYTES else ""
-    return f"{len(record):,} bytes: {record[:_SHOWN_BYTES].hex(' ')}{dots}"
+    found = f"{len(record):,} bytes: {record[:_SHOWN_BYTES].hex(' ')}{dots}"
+    return _text(record.decode(errors="replace")) or (found if record else "")
+
+
+def _text(text: str) -> str:
+    """Return the start of a text in one line; "" if it has control characters."""
+    if printable(text) != text:
+        return ""
+    dots = "..." if len(text) > 4 * _SHOWN_BYTES else ""
+    return one_line(text[: 4 * _SHOWN_BYTES]).replace("\t", "\\t") + dots
 
 
 def _values(values: list[Any]) -> str:
@@ -276,8 +291,8 @@ def _values(values: list[Any]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, bytes):
-        text = value[:_SHOWN_BYTES].decode(errors="replace")
-        return text if text.isprintable() else f"{len(value):,} bytes"
+        found = _text(value[:_SHOWN_BYTES].decode(errors="replace"))
+        return found if found or not value else f"{len(value):,} bytes"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -299,7 +314,7 @@ def _print_facts(path: str, facts: dict[str, str], records: list[str], problem: 
     for name, value in facts.items():
         table.add_row(Text(f"  {name}", style="dim"), Text(value))
     for number, record in enumerate(records):
-        table.add_row(Text(f"  record {number}", style="dim"), Text(record))
+        table.add_row(Text(f"  record {number}", style="dim"), Text(record, overflow="fold"))
     console.print(table)
     if problem:
         console.print(Text(f"  problem: {problem}", style="red"), soft_wrap=True)

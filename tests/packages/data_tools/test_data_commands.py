@@ -330,6 +330,18 @@ def test_inspect_shows_every_format(run):
     assert "-in.tfrecord.idx" in run("inspect", "in.tfrecord.gz")[1]  # beside the copy
 
 
+def test_inspect_shows_text_as_it_is_and_only_the_start_of_what_is_long(run):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    Path("in.tsv").write_text("1\tOslo\u3000S\n\n")
+    assert "record 0    1\\tOslo\u3000S" in run("inspect", "in.tsv")[1]
+    columns = {"b": [b"\0" * 5000], "t": ["\x1b[31m"], "l": [list(range(50))], "long": ["x" * 900]}
+    pq.write_table(pa.table(columns), "in.parquet")
+    _, out, _ = run("inspect", "in.parquet")
+    assert "b=5,000 bytes" in out
+    assert "l=[0, 1, 2, 3, 4, 5, ... 50 in all]" in out
+    assert (r"t='\x1b[31m'" in out, out.count("x" * 50)) == (True, 4)
+
+
 def test_a_torn_tail_is_shown_and_repaired_only_with_yes(run):
     last = RecordReader("in.rio").blocks()[-1]
     os.truncate("in.rio", last.offset + 40)
