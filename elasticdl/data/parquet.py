@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ SHARD_ROWS = 8192
 """Smaller row groups are joined, so that tasks do not become small."""
 MAX_SHARDS = 100_000
 _END_BYTES = 8
+_INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls an index without a name
 _MAX_LOOKED_AT = 64
 
 
@@ -48,7 +50,8 @@ class ParquetReader:
 
     Args:
         paths: The files; a shard is one or more row groups of a file.
-        columns: The columns to read, in this order; without it, all are read.
+        columns: The columns to read, in this order; without it, all are read, but no index of
+            pandas.
         keeps_missing: Whether numbers with null become arrays of objects, with None.
     """
 
@@ -64,7 +67,8 @@ class ParquetReader:
         own = self._schema.names
         of_folders = folder_columns(self._paths)
         self._of_folders = {name: of_folders[name] for name in of_folders if name not in own}
-        self._columns = tuple(columns) or (*own, *self._of_folders)
+        read = [name for name in own if not _INDEX.fullmatch(name)]
+        self._columns = tuple(columns) or (*read, *self._of_folders)
         missing = [name for name in self._columns if name not in (*own, *self._of_folders)]
         if missing:
             raise ConfigError(

@@ -106,6 +106,14 @@ def test_columns_may_be_chosen(tmp_path):
         open_reader(path, "columns=w")
 
 
+def test_an_index_of_pandas_is_no_column_unless_it_is_named(tmp_path):
+    write(tmp_path / "a.parquet", {"x": [1], "__index_level_0__": [7]})
+    write(tmp_path / "b.parquet", {"x": [2]})
+    assert {name: column.tolist() for name, column in read(tmp_path).items()} == {"x": [1, 2]}
+    path = tmp_path / "a.parquet"
+    assert read(path, "columns=__index_level_0__")["__index_level_0__"].tolist() == [7]
+
+
 def test_files_of_other_columns_are_refused(tmp_path):
     write(tmp_path / "a.parquet", {"x": [1]})
     write(tmp_path / "b.parquet", {"x": ["text"]})
