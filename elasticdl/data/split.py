@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from elasticdl.data import remote
 from elasticdl.data.base import DataReader, HasPlaces, Metadata, Records, all_of
+from elasticdl.data.folder_columns import is_of_column
 from elasticdl.data.strings import Column
 from elasticdl.job import Shard
 from elasticdl.settings.data import DataSection
@@ -31,13 +32,18 @@ def split(reader: DataReader, data: DataSection) -> tuple[DataReader, DataReader
 def is_held_out(name: str, start: int, end: int, share: float) -> NDArray[np.bool_]:
     """Return which of the records `[start, end)` of a shard are held out.
 
-    The choice depends only on the last part of the shard's name and on the record's number. So it
-    is the same in every process and run, in any folder, and in any order of records. The finaliser
+    The choice depends only on the last part of the shard's name, with the folders `column=value`
+    above it, and on the record's number. So it is the same in every process and run, in any folder,
+    and in any order of records. The finaliser
     of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) makes
     a number of both that is as good as random.
     """
-    # The folder is left out: the same data may lie elsewhere on another machine.
-    key = zlib.crc32(remote.without_query(name).rpartition("/")[2].encode()) + 1
+    # The folder is left out: the same data may lie elsewhere on another machine. But the files of a
+    # table in folders often have one name, and should not all give up the same records.
+    folder, _, last = remote.without_query(name).rpartition("/")
+    while is_of_column(column := folder.rpartition("/")[2]):
+        folder, last = folder.rpartition("/")[0], f"{column}/{last}"
+    key = zlib.crc32(last.encode()) + 1
     z = np.arange(start, end, dtype=np.uint64) + np.uint64((key << 32) & (2**64 - 1))
     z *= np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

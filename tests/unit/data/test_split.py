@@ -5,7 +5,7 @@ from elasticdl.cli.flags import build_config
 from elasticdl.data.base import Records
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import ShuffledReader
-from elasticdl.data.split import SplitReader
+from elasticdl.data.split import SplitReader, is_held_out
 from elasticdl.errors import DataError, JobFailedError
 from elasticdl.job import Shard
 from elasticdl.master.__main__ import load_data
@@ -57,6 +57,16 @@ def test_each_record_is_of_one_part_and_neither_depends_on_where_it_lies():
     by_last_digit = np.bincount(numbers % 10)
     assert by_last_digit.min() > 1350
     assert by_last_digit.max() < 1650
+
+
+def test_files_of_one_name_in_folders_of_columns_give_up_different_records():
+    def held_out(folder):
+        return [is_held_out(f"{folder}/d={day}/h=0/x", 0, 3, 0.5).tolist() for day in range(400)]
+
+    found = held_out("a")
+    assert 500 < np.sum(found) < 700
+    assert found == held_out("s3://b/c")
+    assert found[0] != is_held_out("a/x", 0, 3, 0.5).tolist()
 
 
 def test_records_are_shuffled_within_their_part_and_errors_say_which_one_it_is():
