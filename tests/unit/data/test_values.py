@@ -145,6 +145,11 @@ def test_a_duration_is_no_word():
         words_of(write_parquet([datetime.timedelta(1), None]))
 
 
+def test_a_list_is_no_value():
+    with pytest.raises(DataError, match="column 'v' is one value in each record here, and has lis"):
+        words_of(write_parquet([["a"], ["b", "c"]]))
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

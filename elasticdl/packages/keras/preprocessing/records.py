@@ -81,12 +81,18 @@ def parser_of(
 
     Raises:
         ModelError: The records do not have the columns.
-        DataError: A column of times is wanted as numbers.
+        DataError: A column of times is wanted as numbers, or one of lists as values.
     """
     if isinstance(element_spec, dict):
         _check_names(types, tuple(element_spec))
         for name, kind in types.items():
             _refuse_times(name, kind, metadata)
+            if element_spec[name].shape.rank:
+                raise DataError(
+                    f"the column {name!r} is one value in each record here, and has lists or "
+                    "vectors: write the words of a list as one text, for Tags, and each number of "
+                    "a vector as a column"
+                )
         return lambda record: {
             name: typed(name, record[name], kind, metadata) for name, kind in types.items()
         }
