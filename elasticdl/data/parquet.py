@@ -339,4 +339,6 @@ def read_footer(path: str) -> list[tuple[str, bool]]:
 
 def _top_level(path: str, columns: Sequence[str]) -> list[str]:
     """Return the column that a path is in; names of columns may have dots, as paths have."""
-    return [name for name in columns if path == name or path.startswith(f"{name}.")]
+    if path in columns:
+        return [path]
+    return [name for name in columns if path.startswith(f"{name}.")]

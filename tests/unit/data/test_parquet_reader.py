@@ -202,10 +202,11 @@ def test_a_column_without_a_name_is_refused_if_it_is_read(tmp_path):
 
 
 def test_null_is_seen_in_a_column_whose_name_has_a_dot(tmp_path):
-    path = write(tmp_path / "a.parquet", {"user.id": [1, None]})
+    path = write(tmp_path / "a.parquet", {"user": [2**53 + 1, 0], "user.id": [1, None]})
     reader = open_reader(path)
     assert reader.metadata.column_dtypes["user.id"] == np.float64
     assert str(read(path)["user.id"].tolist()) == "[1.0, nan]"
+    assert read(path)["user"].tolist() == [2**53 + 1, 0]
 
 
 def test_without_pyarrow_the_remedy_is_named(tmp_path, monkeypatch):
