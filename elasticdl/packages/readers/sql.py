@@ -308,8 +308,8 @@ class SqlReader:
             kinds = self._alchemy.select(self._alchemy.func.typeof(table.c[name])).distinct()
             found |= {kind for rows in self._chunks(kinds) for (kind,) in rows}
         found -= {"null"}
-        if found == {"text"}:
-            return types.Text()
+        if found in ({"text"}, {"blob"}):
+            return types.Text() if found == {"text"} else types.LargeBinary()
         if isinstance(declared, types.NullType) and found <= {"integer", "real"}:
             return types.BigInteger() if found == {"integer"} else types.Float()
         return declared

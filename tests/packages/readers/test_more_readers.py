@@ -193,7 +193,7 @@ def test_expressions_of_a_view_and_unknown_types_have_the_types_of_their_values(
     database.execute("INSERT INTO t VALUES (1, 3, 0.5, 'a'), (2, NULL, 2, NULL)")
     database.execute(
         "CREATE VIEW v AS SELECT id, id + 1 AS whole, n + 1 AS holes, x * 2 AS real, "
-        "word || 'b' AS text, NULL AS empty, word FROM t"
+        "word || 'b' AS text, NULL AS empty, word, CASE id WHEN 1 THEN x'00' END AS b FROM t"
     )
     database.commit()
     reader = open_reader(CLICKS, "table=v;key=id")
@@ -206,6 +206,7 @@ def test_expressions_of_a_view_and_unknown_types_have_the_types_of_their_values(
         "text": "['ab', '']",
         "empty": "[nan, nan]",
         "word": "['a', '']",
+        "b": r"[b'\x00', b'']",
     }
     assert reader.metadata.column_kinds == dict.fromkeys(("id", "whole", "holes"), "whole")
 
