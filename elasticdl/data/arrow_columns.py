@@ -82,6 +82,11 @@ def joined_kind(
     kinds = [_plain(arrow, kind) for kind in (one, other)]
     if arrow.null() not in kinds and kinds.count(arrow.string()) == 1:
         return None  # bytes are no words
+    is_decimal, is_whole = arrow.types.is_decimal, arrow.types.is_integer
+    scales = [kind.scale for kind in kinds if is_decimal(kind)]
+    if scales and all(is_decimal(kind) or is_whole(kind) for kind in kinds):
+        # Arrow's own choice for decimals and whole numbers is too narrow for some of them.
+        return arrow.decimal256(76, max(0, *scales))
     schemas = [arrow.schema([("x", kind)]) for kind in kinds]
     try:
         return arrow.unify_schemas(schemas, promote_options="permissive").field("x").type

@@ -12,6 +12,9 @@ from elasticdl.job import Shard
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+ID = decimal.Decimal(2**53 + 1)
+ONE_HALF = decimal.Decimal("0.5")
+
 
 def write(path, columns, **options):
     pq.write_table(pa.table(columns), path, **options)
@@ -375,6 +378,9 @@ def test_checksums_of_pages_are_verified_where_there_are_some(tmp_path):
         (pa.array([], pa.string()), pa.array([2**53 + 1]), [2**53 + 1]),
         (pa.array([], pa.list_(pa.int32())), pa.array([True]), [True]),
         (pa.array([1]), pa.array([0.5]), [1.0, 0.5]),
+        (pa.array([1]), pa.array([ONE_HALF], pa.decimal32(5, 2)), [1.0, 0.5]),
+        (pa.array([ONE_HALF], pa.decimal128(5, 1)), pa.array([2**40]), [0.5, 2.0**40]),
+        (pa.array([ID], pa.decimal128(38, 0)), pa.array([2**53]), [2**53 + 1, 2**53]),
         (
             pa.array([0], pa.timestamp("us")),
             pa.array([5], pa.timestamp("ns")),
@@ -388,9 +394,6 @@ def test_a_column_has_the_type_that_holds_it_in_all_files(tmp_path, one, other, 
     column = read(tmp_path)["x"]
     assert column.dtype == open_reader(str(tmp_path)).metadata.column_dtypes["x"]
     assert str(list(column)) == str(list(np.asarray(expected, column.dtype)))
-
-
-ID = decimal.Decimal(2**53 + 1)
 
 
 def test_decimals_without_places_are_whole_numbers(tmp_path):
