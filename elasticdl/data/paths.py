@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Sequence
+from functools import cache
 
 from elasticdl.data import remote
 from elasticdl.data.copies import unpacked_name
@@ -32,10 +33,12 @@ def expand_paths(expression: str) -> list[str]:
     if not parts:
         raise DataError(f"expected files, a folder or a glob, found {expression!r}")
     files = [file for part in parts for file in _expand_one(part)]
-    found: dict[str, str] = {}
+    found: dict[tuple[str, str], str] = {}
+    real = cache(os.path.realpath)
     for file in files:
+        folder, name = os.path.split(file)
         # Two parts, or a link to a folder, may name the same file; its records must not come twice.
-        found.setdefault(file if remote.is_url(file) else _place(file), file)
+        found.setdefault((folder if remote.is_url(file) else real(folder), name), file)
     return list(found.values())
 
 
@@ -63,12 +66,6 @@ def read_twice(files: Sequence[str]) -> list[str]:
 def _has_files(folder: str) -> bool:
     inside = glob.iglob(os.path.join(glob.escape(folder), "**", "*"), recursive=True)
     return any(os.path.isfile(path) and _is_data(path) for path in inside)
-
-
-def _place(path: str) -> str:
-    """Return where a file is, without links to folders; its own name may be that of a link."""
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
 
 
 def _expand_one(part: str) -> list[str]:
