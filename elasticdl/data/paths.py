@@ -47,13 +47,14 @@ def folders_left_out(expression: str) -> list[str]:
     parts = [part.strip() for part in expression.split(",")]
     places = [expression] if os.path.isdir(expression) else parts
     local = [os.path.expanduser(place) for place in places if not remote.is_url(place)]
-    within = [
-        os.path.join(folder, name)
-        for folder in local
-        if os.path.isdir(folder)
-        for name in sorted(os.listdir(folder))
-    ]
-    return [path for path in within if os.path.isdir(path) and _is_data(path) and _has_files(path)]
+    found: list[str] = []
+    for folder in filter(os.path.isdir, local):
+        within = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+        within = [path for path in within if _is_data(path)]
+        # A folder without files of its own is read by its folders `column=value`.
+        if any(map(os.path.isfile, within)):
+            found += [path for path in within if os.path.isdir(path) and _has_files(path)]
+    return found
 
 
 def read_twice(files: Sequence[str]) -> list[str]:

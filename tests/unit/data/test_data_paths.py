@@ -72,6 +72,7 @@ def test_a_folder_of_a_table_may_have_no_files(tmp_path):
     (tmp_path / "day=4").mkdir()
     found = [str(tmp_path / "day=1/a.parquet"), str(tmp_path / "day=5/b.parquet")]
     assert expand_paths(str(tmp_path)) == found
+    assert folders_left_out(str(tmp_path)) == []
     with pytest.raises(DataError, match="day=4: this folder has no data files"):
         expand_paths(str(tmp_path / "day=4"))
 
