@@ -136,7 +136,7 @@ def test_a_real_number_that_float32_does_not_hold_is_refused_in_columns_too():
 def test_a_number_that_int64_does_not_hold_is_refused_in_columns_too(value):
     from elasticdl.preprocessing.tabular import Category
 
-    with pytest.raises(ElasticdlError, match="'v' is whole numbers of 64 bits here, and has "):
+    with pytest.raises(ElasticdlError, match="'v' is int64 here, which does not hold "):
         list(minibatches(write_parquet(np.array([value])), Category("v", 10, dtype="int64")))
 
 

@@ -185,20 +185,19 @@ def typed(
         value = tf.where(is_missing, tf.constant(kind.missing, value.dtype), value)
         if tf.as_dtype(kind.dtype).is_integer:
             is_wrong = tf.not_equal(tf.round(value), value) | (tf.abs(value) >= 2.0**63)
-            said = _said_of_whole(name, tf.as_string(value, shortest=True))
+            said = _not_held(name, kind.dtype, tf.as_string(value, shortest=True))
             value = refused(is_wrong, said, value)
         # A float64 may be too large for float32, and would silently become infinite.
         elif value.dtype.size > tf.as_dtype(kind.dtype).size:
             return _narrowed(name, value, kind.dtype)
     elif value.dtype == tf.uint64 and kind.dtype == "int64":
-        said = _said_of_whole(name, tf.as_string(value))
+        said = _not_held(name, kind.dtype, tf.as_string(value))
         value = refused(value > tf.constant(2**63 - 1, tf.uint64), said, value)
     return tf.cast(value, kind.dtype)
 
 
-def _said_of_whole(name: str, word: tf.Tensor) -> tf.Tensor:
-    said = f"the column {name!r} is whole numbers of 64 bits here, and has "
-    return tf.strings.join([said, word])
+def _not_held(name: str, dtype: str, word: tf.Tensor) -> tf.Tensor:
+    return tf.strings.join([f"the column {name!r} is {dtype} here, which does not hold ", word])
 
 
 def _refuse_times(name: str, kind: ColumnType, metadata: Metadata) -> None:
@@ -217,12 +216,7 @@ def _refuse_times(name: str, kind: ColumnType, metadata: Metadata) -> None:
 
 def _narrowed(name: str, value: tf.Tensor, dtype: str) -> tf.Tensor:
     narrow = tf.cast(value, dtype)
-    said = tf.strings.join(
-        [
-            f"the column {name!r} is {dtype} here, which does not hold ",
-            tf.as_string(value, shortest=True),
-        ]
-    )
+    said = _not_held(name, dtype, tf.as_string(value, shortest=True))
     return refused(tf.math.is_finite(value) & ~tf.math.is_finite(narrow), said, narrow)
 
 
