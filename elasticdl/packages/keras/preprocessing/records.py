@@ -203,8 +203,10 @@ def _not_held(name: str, dtype: str, word: tf.Tensor) -> tf.Tensor:
 def _refuse_times(name: str, kind: ColumnType, metadata: Metadata) -> None:
     """Refuse times as numbers, and durations as words: they depend on the unit of the file."""
     dtype = getattr(metadata, "column_dtypes", {}).get(name)
-    is_word, is_span = kind.dtype == "string", dtype is not None and dtype.kind == "m"
-    if is_span or (dtype is not None and dtype.kind == "M" and not is_word):
+    if dtype is None:
+        return
+    is_word, is_span = kind.dtype == "string", dtype.kind == "m"
+    if is_span or (dtype.kind == "M" and not is_word):
         raise DataError(
             f"the column {name!r} is {'words' if is_word else 'numbers'} here, and has "
             f"{'durations' if is_span else 'dates or time stamps'}, whose numbers depend on the "
