@@ -18,6 +18,7 @@ CSV = "id,delay,carrier\n1,0.5,UA\n2,NA,AA\n3,-2,NA\n"
 def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("ELASTICDL_DATA_CACHE", str(tmp_path.parent / f"{tmp_path.name}-cache"))
     Path("in.csv").write_text(CSV)
     with RecordWriter("in.rio", codec="deflate", block_bytes=500) as writer:
         writer.write_many([f"record {number}".encode() for number in range(250)])

@@ -129,7 +129,8 @@ def test_a_damaged_record_names_its_number_and_offset(path):
 
 
 @pytest.mark.parametrize("at", [-3, 12])
-def test_damage_in_a_compressed_file_is_told_with_the_name_of_the_file(path, tmp_path, at):
+def test_damage_in_a_compressed_file_is_told_with_its_name(path, tmp_path, monkeypatch, at):
+    monkeypatch.setenv("ELASTICDL_DATA_CACHE", str(tmp_path / "cache"))
     content = path.read_bytes()
     packed = tmp_path / "packed.tfrecord"
     packed.write_bytes(gzip.compress(content[:at] + content[at + 1 :]))
