@@ -79,13 +79,8 @@ def _expand_one(part: str) -> list[str]:
     part = os.path.expanduser(path if colon and scheme in remote.NOT_REMOTE else part)
     if os.path.isdir(part):
         return _files_of_folder(part)
-    if os.path.isfile(part):
+    if os.path.exists(part):  # `data convert` reads pipes, too
         return [part]
-    if os.path.exists(part):
-        raise DataError(
-            f"{part}: expected a regular file; what a program prints is read by --reader_command "
-            "(docs/data.md)"
-        )
     if not _GLOB_CHARACTERS.intersection(part):
         raise DataError(f"{part}: no such file or folder (working folder: {os.getcwd()})")
     found = sorted(glob.glob(part, recursive=True))

@@ -34,9 +34,8 @@ def is_held_out(name: str, start: int, end: int, share: float) -> NDArray[np.boo
 
     The choice depends only on the last part of the shard's name, with the folders `column=value`
     above it, and on the record's number. So it is the same in every process and run, in any folder,
-    and in any order of records. The finaliser
-    of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) makes
-    a number of both that is as good as random.
+    and in any order of records. The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+    pseudorandom number generators", 2014) makes a number of both that is as good as random.
     """
     # The folder is left out: the same data may lie elsewhere on another machine. But the files of a
     # table in folders often have one name, and should not all give up the same records.
