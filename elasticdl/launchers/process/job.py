@@ -17,7 +17,7 @@ from elasticdl.errors import LaunchError
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.folder_job import FolderJob
-from elasticdl.launchers.process.pids import open_same
+from elasticdl.launchers.process.pids import open_same, parse_ref
 from elasticdl.launchers.process.supervisor import NAME as SUPERVISOR
 from elasticdl.launchers.signals import deferred
 from elasticdl.runtime import process
@@ -181,4 +181,21 @@ def _root_of(job_dir: Path) -> int | None:
             f"the job in {job_dir} was started on {host}, and this is {socket.gethostname()}: "
             "give the command there"
         )
-    return open_same(ref)
+    pidfd = open_same(ref)
+    if pidfd is not None and not _has_open(parse_ref(ref).pid, job_dir / folder.RUN_FILE):
+        os.close(pidfd)
+        return None  # the folder is a copy: the process runs the job in another folder
+    return pidfd
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Return whether a process has a file open; True if it cannot be known."""
+    try:
+        files = [*Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:  # it is of another user, or has just ended
+        return True
+    for file in files:
+        with contextlib.suppress(OSError):
+            if file.samefile(path):
+                return True
+    return False

@@ -1,6 +1,7 @@
 """A job that a user interrupts while it begins leaves no process and no open file."""
 
 import os
+import shutil
 import signal
 import subprocess
 
@@ -8,6 +9,7 @@ import pytest
 
 from elasticdl.cli.flags import build_config
 from elasticdl.launchers import signals
+from elasticdl.launchers.process.folder import held, prepare
 from elasticdl.launchers.process.job import LocalSubmitter
 
 
@@ -59,6 +61,16 @@ def test_an_interrupted_begin_leaves_nothing(tmp_path, monkeypatch, is_tied, whi
     assert roots[0].calls == ["terminate", "wait"]
     assert len(ends) == 2 * is_tied
     assert set(ends) <= set(closed)
+
+
+def test_a_copy_of_a_running_jobs_folder_is_not_that_job(tmp_path):
+    words = {"model_def": "a.forward", "training_data": "/d", "job_dir": str(tmp_path / "job")}
+    job_dir = prepare(build_config("train", words))
+    with held(job_dir):
+        shutil.copytree(job_dir, tmp_path / "copy")
+        assert LocalSubmitter().find(str(tmp_path / "copy")).end(0.0).status == "stopped"
+        job_dir = job_dir.rename(tmp_path / "moved")
+        assert LocalSubmitter().find(str(job_dir)).end(0.0) is None
 
 
 def test_a_deferred_signal_comes_at_the_end_of_the_block():
