@@ -35,6 +35,9 @@ class _Words(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping. A name that is there twice is an error; YAML takes the last one."""
+        for key, _ in node.value:
+            if isinstance(key.value, str):
+                key.value = key.value.replace("-", "_")  # as on a command line
         names = [key.value for key, _ in node.value]
         for number, name in enumerate(names):
             if name in names[:number]:

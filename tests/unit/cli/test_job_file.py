@@ -25,7 +25,7 @@ def file(tmp_path):
 
 def test_flags_come_from_a_file_and_the_command_line_wins(ran, file):
     file.write_text(
-        "model_def: m.model.forward\ntraining_data: a.csv\nnum_epochs: 3\nuse_async: false\n"
+        "model_def: m.model.forward\ntraining_data: a.csv\nnum_epochs: 3\nuse-async: false\n"
         "learning_rate: 0.5\nvalidation_data:\n"
     )
     assert run_command(["train", f"--config={file}", "--num_epochs=7", "--detach"]) == 0
@@ -62,6 +62,7 @@ def test_a_value_is_what_is_written_whatever_yaml_makes_of_such_words(ran, file)
         ("- num_epochs", "expected lines of the form NAME: VALUE, found list"),
         ("a: b: c", "expected YAML"),
         ("num_epochs: 3\nnum_epochs: 4", "num_epochs is given twice"),
+        ("num_epochs: 3\nnum-epochs: 4", "num_epochs is given twice"),
         ("num_epochs: many", "--num_epochs: expected a valid integer"),
         ("num_workers: 2", "--num_workers has no effect with --distribution_strategy=Local"),
     ],
