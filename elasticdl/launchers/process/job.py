@@ -190,12 +190,7 @@ def _root_of(job_dir: Path) -> int | None:
 
 def _has_open(pid: int, path: Path) -> bool:
     """Return whether a process has a file open; True if it cannot be known."""
-    try:
-        files = [*Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:  # it is of another user, or has just ended
-        return True
-    for file in files:
-        with contextlib.suppress(OSError):
-            if file.samefile(path):
-                return True
-    return False
+    with contextlib.suppress(OSError):  # it is of another user, or ends just now
+        files = Path(f"/proc/{pid}/fd").iterdir()
+        return any(file.exists() and file.samefile(path) for file in files)
+    return True
