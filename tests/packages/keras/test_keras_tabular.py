@@ -262,6 +262,7 @@ def test_numbers_and_buckets_come_from_the_statistics(tmp_path, monkeypatch):
             r"Number\('a'\) is there more than once",
         ),
         (lambda: Table([Number("income")], LABEL), "'income' is the label, and among the columns"),
+        (lambda: Table([Cross(["income", "a"], 9)], LABEL), "'income' is the label, and among"),
         (lambda: Table([Number("a"), Cross(["a", "b"], 9)], LABEL), "crosses the number 'a'"),
         (
             lambda: Table([Number("a"), Bucket("a", [1], 5)], LABEL),

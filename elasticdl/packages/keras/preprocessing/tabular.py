@@ -299,8 +299,8 @@ class Table:
         for kind, name in known:
             if known.count((kind, name)) > 1:
                 raise ModelError(f"Table: {kind.__name__}({name!r}) is there more than once")
-            if name == self.label.name:
-                raise ModelError(f"Table: {name!r} is the label, and among the columns, too")
+        if label.name in self._types:
+            raise ModelError(f"Table: {label.name!r} is the label, and among the columns, too")
         for column in self.columns:
             for part in column.names if isinstance(column, Cross) else ():
                 if self._types[part].dtype == "float32" and (Bucket, part) not in known:
