@@ -23,6 +23,7 @@ from elasticdl.settings.reader_params import FLAG, HIDDEN
 
 if TYPE_CHECKING:
     import confluent_kafka
+    from confluent_kafka.admin import AdminClient
 
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ _PAUSE_SECONDS = 0.5  # between two tries
 _TELL_SECONDS = 10.0  # between two words about a broker that is away
 _SURE_SECONDS = 5.0  # for a broker that has just started to know its topics
 _NEXT, _FIRST = -1, -2  # in place of a time: the position of the next message, of the first one
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic whose broker knows no ids
 _SECRET = re.compile(r"password|secret|jaas|\.key\.|\.pem$|token", re.IGNORECASE)
 _HINT = "give credentials=file:/PATH, a file of settings of librdkafka (docs/streams.md)"
 _OURS = {
@@ -88,6 +90,8 @@ class Kafka:
         self._complaint: confluent_kafka.KafkaError | None = None
         self._was_let_in = was_let_in
         self._ask_seconds = _FIRST_ASK_SECONDS
+        self._id = ""  # of the topic: one that is made anew has another
+        self._tells_id = True  # whether the broker says which id it has
         self.waits_for = ""
         """The reason why no broker has answered for a while; "": one has."""
 
@@ -99,7 +103,7 @@ class Kafka:
 
         Raises:
             AwayError: No broker answered in this time.
-            DataError: There is no such topic, or the brokers refuse.
+            DataError: There is no such topic, it was made anew, or the brokers refuse.
         """
         return self._answered(lambda: self._extents(self._partitions()), patience_seconds)
 
@@ -231,6 +235,7 @@ class Kafka:
             found = self._asker.list_topics(self._topic.name, timeout=self._ask_seconds).topics
             topic = found.get(self._topic.name)
             if topic is not None and topic.error is None and topic.partitions:
+                self._require_same_topic()
                 return sorted(topic.partitions)
             if topic is not None and topic.error is not None:
                 refused = self.refused(topic.error)
@@ -244,6 +249,41 @@ class Kafka:
                     raise DataError(self._no_topic())
                 raise self._client.KafkaException(error)
             time.sleep(_PAUSE_SECONDS)
+
+    def _require_same_topic(self) -> None:
+        """Find out that a topic was made anew: its positions would be taken for those before.
+
+        Raises:
+            DataError: The topic has another id than before.
+        """
+        found = self._ask_id() if self._tells_id else ""
+        if found in ("", _NO_ID):  # old brokers know no ids, and others may not tell them
+            self._tells_id = bool(self._id)
+            return
+        if self._id not in ("", found):
+            raise DataError(
+                f"{self._where}: the topic was deleted and created again; a job with another "
+                "--job_dir trains its new messages"
+            )
+        self._id = found
+
+    def _ask_id(self) -> str:
+        """Return the id of the topic; "": no answer."""
+        from confluent_kafka import TopicCollection
+
+        asked, seconds = TopicCollection([self._topic.name]), self._ask_seconds
+        try:
+            answer = self._describer.describe_topics(asked, request_timeout=seconds)
+            return str(answer[self._topic.name].result().topic_id)
+        except self._client.KafkaException:
+            return ""
+
+    @cached_property
+    def _describer(self) -> AdminClient:
+        """A client for what a consumer cannot ask."""
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(self._settings({"log_level": 0}))
 
     def _no_topic(self) -> str:
         names = self._asker.list_topics(timeout=self._ask_seconds).topics
@@ -285,6 +325,8 @@ class Kafka:
             # FENCED_LEADER_EPOCH to each question for a position). So a new client asks. It also
             # waits longer: the answer may be slow, and not lost.
             self.__dict__.pop("_asker", None)
+            self.__dict__.pop("_describer", None)
+            self._tells_id = True
             self._ask_seconds = min(2 * self._ask_seconds, _LONGEST_ASK_SECONDS)
             now = time.monotonic()
             if patience_seconds is not None and now - began >= patience_seconds:

@@ -64,6 +64,27 @@ def test_a_client_that_cannot_ask_is_replaced_by_a_new_one(kafka):
     assert clients == [BEFORE, None, None]
 
 
+@pytest.mark.parametrize("ids", [["old", "old", "new"], ["old", "", "new"]])
+def test_a_topic_that_was_made_anew_while_a_job_runs_is_told(kafka, ids):
+    left = iter(ids)
+    listed = SimpleNamespace(error=None, partitions={0: "one"})
+    answer = SimpleNamespace(topics={"clicks": listed})
+    kafka.__dict__["_asker"] = SimpleNamespace(list_topics=lambda name, timeout: answer)
+    kafka._extents, kafka._ask_id = tuple, lambda: next(left)
+    assert [kafka.extents(), kafka.extents()] == [(0,), (0,)]
+    with pytest.raises(DataError, match="clicks: the topic was deleted and created again"):
+        kafka.extents()
+
+
+@pytest.mark.parametrize("said", ["", "AAAAAAAAAAAAAAAAAAAAAA"])
+def test_a_broker_that_knows_no_ids_of_topics_is_asked_for_one_once(kafka, said):
+    asked = []
+    kafka._ask_id = lambda: asked.append(1) or said
+    kafka._require_same_topic()
+    kafka._require_same_topic()
+    assert asked == [1]
+
+
 def test_a_broker_that_is_away_is_waited_for_no_longer_than_asked(kafka):
     asking(kafka, raised(-195), raised(-195))
     with pytest.raises(AwayError, match="kafka://b:9092/clicks: no broker answers"):
