@@ -184,7 +184,8 @@ def _milliseconds(time: str) -> int | None:
         found = datetime.fromisoformat(time.replace(" ", "+"))
     except ValueError:
         return None
-    return None if found.tzinfo is None else int(found.timestamp() * 1000)
+    # No message is older than 1970, and a negative number would ask Kafka for something else.
+    return None if found.tzinfo is None else max(0, int(found.timestamp() * 1000))
 
 
 def gap_words(name: str, start: int, end: int) -> str:

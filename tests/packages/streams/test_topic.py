@@ -176,3 +176,10 @@ def test_gaps_and_bad_messages_are_the_business_of_readers_of_topics_alone():
 def test_a_topic_may_start_at_a_time(time):
     assert parse(f"kafka://b/clicks?start={time}").start_ms == 1_769_860_800_000
     assert parse("kafka://b/clicks").start_ms is None
+
+
+@pytest.mark.parametrize(
+    "time", ["1970-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00+14:00"]
+)
+def test_a_topic_may_start_before_there_were_messages(time):
+    assert parse(f"kafka://b/clicks?start={time}").start_ms == 0
