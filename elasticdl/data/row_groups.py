@@ -45,9 +45,9 @@ class Footer:
         return {chunk.path_in_schema: chunk for chunk in chunks}
 
     def nulls(self, leaf: str) -> Iterator[tuple[int | None, int]]:
-        """Yield how many values are null, None if nobody knows, and how many there are.
+        """Yield two numbers for each row group with rows: nulls of a column, and all its values.
 
-        Of a column of values, in each row group that has rows.
+        The number of nulls is None if the file does not tell it.
         """
         for group, (start, end) in enumerate(pairwise([0, *self.ends])):
             if start == end:
@@ -261,8 +261,10 @@ class RowGroups:
 
         chunks = self._chunks(path, group)
         of = [leaf for leaf, chunk in chunks.items() if chunk.physical_type == "INT96"]
+        if not of:
+            return
+        wide = self._open(path, parts, coerce_int96_timestamp_unit="us")
         for name in map(self._column_of, of):
-            wide = self._open(path, parts, coerce_int96_timestamp_unit="us")
             column = wide.read_row_group(group, columns=[name]).column(name)
             try:
                 column.cast(file.schema_arrow.field(name).type)

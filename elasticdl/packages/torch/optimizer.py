@@ -86,7 +86,7 @@ def read_rules(
             `torch.optim.lr_scheduler` of one, or an `UpdateRule`.
         parameters: (name, parameter) of what is dense.
         tables: The parameters that stand for the tables.
-        given: What makes the optimizer known, for messages.
+        given: The first words of a message about the optimizer: where it comes from.
 
     Raises:
         ModelError: The optimizer, or one of its settings, is not one that the store applies.
